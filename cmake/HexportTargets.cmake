@@ -1,0 +1,37 @@
+# hexport_library(<folder> [DEPS lib...] [PRIVATE_DEPS lib...])
+# One static library `hexport_<folder>` from every .cc in the folder that is not a test, and one test
+# program `<folder>_test` (label: unit) from every *_test.cc beside them.
+set(HEXPORT_WARNINGS -Wall -Wextra -Wconversion)
+if(HEXPORT_WERROR)
+  list(APPEND HEXPORT_WARNINGS -Werror)
+endif()
+if(HEXPORT_SANITIZE)
+  add_compile_options(-fsanitize=address,undefined -fno-sanitize-recover=undefined -fno-omit-frame-pointer)
+  add_link_options(-fsanitize=address,undefined)
+endif()
+if(HEXPORT_FUZZ)
+  add_compile_options(-fsanitize=fuzzer-no-link)
+endif()
+
+function(hexport_library folder)
+  cmake_parse_arguments(ARG "" "" "DEPS;PRIVATE_DEPS" ${ARGN})
+  file(GLOB sources CONFIGURE_DEPENDS "${CMAKE_CURRENT_SOURCE_DIR}/*.cc")
+  set(tests ${sources})
+  list(FILTER sources EXCLUDE REGEX "_test\\.cc$")
+  list(FILTER tests INCLUDE REGEX "_test\\.cc$")
+  add_library(hexport_${folder} STATIC ${sources})
+  target_include_directories(hexport_${folder} PUBLIC "${CMAKE_SOURCE_DIR}/src")
+  target_link_libraries(hexport_${folder} PUBLIC ${ARG_DEPS} PRIVATE ${ARG_PRIVATE_DEPS})
+  target_compile_options(hexport_${folder} PRIVATE ${HEXPORT_WARNINGS})
+  if(HEXPORT_TESTS AND tests)
+    add_executable(${folder}_test ${tests})
+    target_link_libraries(${folder}_test PRIVATE hexport_${folder} ${ARG_PRIVATE_DEPS} GTest::gmock
+                                                 GTest::gtest_main)
+    target_compile_options(${folder}_test PRIVATE ${HEXPORT_WARNINGS})
+    target_compile_definitions(${folder}_test PRIVATE
+      HEXPORT_TEST_DATA="${CMAKE_SOURCE_DIR}/tests/data"
+      HEXPORT_MODELS_DIR="${CMAKE_SOURCE_DIR}/models")
+    add_test(NAME ${folder}_test COMMAND ${folder}_test)
+    set_tests_properties(${folder}_test PROPERTIES LABELS unit TIMEOUT 600)
+  endif()
+endfunction()

@@ -1,0 +1,66 @@
+// Quantized weights: one representation for the NPU (DequantizeLinear patterns) and the CPU (MatMulNBits).
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <memory>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "base/progress.h"
+#include "base/status.h"
+#include "checkpoint/checkpoint.h"
+#include "checkpoint/safetensors.h"
+#include "decoder/decoder.h"
+
+namespace hexport::quant {
+
+enum class WeightFormat { kInt8, kInt4, kLpbq };
+// "int8", "int4", "lpbq". kInvalidArgument listing them.
+Result<WeightFormat> ParseWeightFormat(std::string_view text);
+std::string_view WeightFormatName(WeightFormat format);
+
+struct WeightOptions {
+  WeightFormat format = WeightFormat::kInt8;
+  int block_size = 32;  // LPBQ only: 16, 32 or 64 along in_features
+};
+
+// real[k, n] = codes[k, n] * scale(k, n), symmetric.
+//   int8 / int4 per channel: scale = channel_scales[n].
+//   LPBQ: scale = block_scales[k / block_size, n] * channel_scales[n], integer block scales 1..16, codes -8..7.
+struct QuantizedWeight {
+  WeightFormat format = WeightFormat::kInt8;
+  int64_t in_features = 0, out_features = 0;
+  int block_size = 0;
+  std::vector<int8_t> codes;           // [in_features, out_features]
+  std::vector<float> channel_scales;   // [out_features]
+  std::vector<uint8_t> block_scales;   // [in_features / block_size, out_features]; empty unless LPBQ
+};
+
+// Round to nearest, ties to even; scale = max|w| / 127 (or / 7); finite and positive for an all-zero channel.
+// weights: [in_features, out_features] row-major. Errors: kDataLoss (NaN/Inf), kInvalidArgument (block does not divide).
+Result<QuantizedWeight> QuantizeRtn(std::span<const float> weights, int64_t in_features, int64_t out_features,
+                                    const WeightOptions& options);
+std::vector<float> Dequantize(const QuantizedWeight& weight);
+
+// All linears of a graph quantized into one safetensors file at `path`, streamed one tensor at a time. lm_head is int8
+// per channel whatever the format. The embedding (when the graph has one) is stored as u16 per tensor, asymmetric.
+Status QuantizeWeights(const Checkpoint& checkpoint, const decoder::DecoderGraph& graph, const WeightOptions& options,
+                       const std::filesystem::path& path, Progress& progress);
+
+class WeightStore {
+ public:
+  static Result<std::unique_ptr<WeightStore>> Open(const std::filesystem::path& path);
+  // `name`: LinearWeight::name. Errors: kNotFound.
+  Result<QuantizedWeight> Read(const std::string& name) const;
+  bool Has(const std::string& name) const;
+  const SafetensorsFile& file() const { return *file_; }
+
+ private:
+  WeightStore() = default;
+  std::unique_ptr<SafetensorsFile> file_;
+};
+
+}  // namespace hexport::quant

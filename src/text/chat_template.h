@@ -1,0 +1,31 @@
+// Chat templates as transformers renders them: minijinja with Python methods, through textkit.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <string_view>
+
+#include "base/status.h"
+
+namespace hexport {
+
+// Thread-safe after creation.
+class ChatTemplate {
+ public:
+  // Compiles the Jinja source. Errors: kInvalidArgument with line, kUnimplemented for an empty source
+  // ("the checkpoint has no chat template: pass --chat-template"), never a silent default.
+  static Result<std::unique_ptr<ChatTemplate>> Create(std::string_view source, std::string_view bos_token,
+                                                      std::string_view eos_token);
+  ~ChatTemplate();
+  // messages_json: a JSON array of {"role", "content", ...}; null or missing content becomes "".
+  // extra_json: an object of further variables (tools, enable_thinking), or empty.
+  // Errors: kInvalidArgument with the template's own raise_exception text, or line.
+  Result<std::string> Render(std::string_view messages_json, bool add_generation_prompt,
+                             std::string_view extra_json) const;
+
+ private:
+  ChatTemplate() = default;
+  void* handle_ = nullptr;
+};
+
+}  // namespace hexport
