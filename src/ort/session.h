@@ -52,11 +52,16 @@ struct SessionOptions {
   std::map<std::string, std::string> qnn_options;     // "soc_model": "57", ...; backend_path is filled in
 };
 
+// Both look in the environment variable's folder only, when it is set (HEXPORT_ORT_ROOT, HEXPORT_QNN_ROOT); else in
+// the configured folder, then relative to the executable (see find_library.h).
 // Folder layouts accepted: <root>/lib/libonnxruntime.so*, <root>/libonnxruntime.so*, <root>/capi/...
 // Errors: kUnavailable, with the places looked at and what to set.
 Result<std::filesystem::path> FindOrtLibrary();
 // Folder that holds libonnxruntime_providers_qnn.so, libQnnHtp.so, libGenie.so. Errors: kUnavailable.
 Result<std::filesystem::path> FindQnnFolder();
+// Value of LD_LIBRARY_PATH for a child that loads libGenie.so: the QNN folder, the C++ runtime of its wheel
+// (<QNN folder>/../onnxruntime_qnn.libs), then the present value. "" when the QNN folder is not found.
+std::string VendorLibraryPath();
 // "1.32.0"; QAIRT's build id as the backend library reports or contains it ("unknown" when it can't be read).
 Result<std::string> OrtVersion();
 Result<std::string> QnnVersion();
@@ -64,7 +69,8 @@ Result<std::string> QnnVersion();
 // A loaded model. Run is not thread-safe.
 class Session {
  public:
-  // Errors: kUnavailable (library missing), kNotFound (model), kInternal with ONNX Runtime's own message;
+  // Errors: kUnavailable (library missing), kNotFound (model), kDataLoss (not a valid model), kInternal with ONNX
+  // Runtime's own message and what it logged;
   // kUnimplemented naming the node when the NPU cannot take it and CPU fallback is off.
   static Result<std::unique_ptr<Session>> Create(const std::filesystem::path& model, const SessionOptions& options);
   // A serialized model in memory (no external data).
@@ -73,7 +79,7 @@ class Session {
   const std::vector<IoInfo>& inputs() const;
   const std::vector<IoInfo>& outputs() const;
   // Inputs by name; outputs in the order asked for (all when `output_names` is empty).
-  // Errors: kInvalidArgument (name, dtype or shape: expected, got), kInternal.
+  // Errors: kInvalidArgument (name, dtype or shape: expected, got), kResourceExhausted, kInternal.
   Result<std::vector<Tensor>> Run(const std::map<std::string, TensorView>& inputs,
                                   const std::vector<std::string>& output_names);
 
