@@ -1,0 +1,104 @@
+#include <memory>
+#include <nlohmann/json.hpp>
+#include <string>
+
+#include "cli/commands.h"
+#include "cli/console.h"
+#include "compile/build.h"
+
+namespace hexport::cli {
+namespace {
+
+struct BuildArguments {
+  compile::BuildOptions options;
+  std::string model, out, weights = "int8", calibration, chat_template;
+  bool json = false, quiet = false, no_weight_shared = false;
+};
+
+nlohmann::ordered_json StagesJson(const compile::BuildReport& report) {
+  nlohmann::ordered_json stages = nlohmann::ordered_json::array();
+  for (const auto& stage : report.stages) {
+    stages.push_back({{"name", stage.name},
+                      {"seconds", stage.seconds},
+                      {"peak_rss_mb", stage.peak_rss_mb},
+                      {"child_peak_rss_mb", stage.child_peak_rss_mb},
+                      {"reused", stage.reused}});
+  }
+  return stages;
+}
+
+void PrintSummary(const std::string& out, const compile::BuildResult& result) {
+  std::printf("%s: %s, %s for %s, context %ld\n", out.c_str(), result.manifest.model.name.c_str(),
+              result.manifest.weights.c_str(), result.manifest.soc.c_str(),
+              static_cast<long>(result.manifest.context_length));
+  std::printf("%-40s %9s %10s %12s\n", "stage", "seconds", "peak MiB", "child MiB");
+  for (const auto& stage : result.report.stages) {
+    std::printf("%-40s %9.1f %10.0f %12.0f%s\n", stage.name.c_str(), stage.seconds, stage.peak_rss_mb,
+                stage.child_peak_rss_mb, stage.reused ? "  reused" : "");
+  }
+  std::printf("Next: hexport verify %s   ·   hexport run %s --engine cpu --prompt \"...\"\n", out.c_str(), out.c_str());
+}
+
+int RunBuild(BuildArguments& arguments) {
+  const Result<quant::WeightFormat> format = quant::ParseWeightFormat(arguments.weights);
+  if (!format.ok()) return Fail(format.status().WithContext("--weights"), arguments.json);
+  compile::BuildOptions& options = arguments.options;
+  options.model = arguments.model;
+  options.out = arguments.out;
+  options.weights.format = *format;
+  options.calibration = arguments.calibration;
+  options.chat_template = arguments.chat_template;
+  options.weight_shared = !arguments.no_weight_shared;
+  ConsoleProgress progress(arguments.quiet);
+  const Result<compile::BuildResult> result = compile::Build(options, progress);
+  progress.Clear();
+  if (!result.ok()) return Fail(result.status(), arguments.json);
+  if (arguments.json) {
+    PrintJson({{"bundle", arguments.out},
+               {"up_to_date", result->up_to_date},
+               {"build_key", result->manifest.build_key},
+               {"seconds", result->report.seconds},
+               {"stages", StagesJson(result->report)}});
+  } else if (result->up_to_date) {
+    std::printf("%s: up to date\n", arguments.out.c_str());
+  } else {
+    PrintSummary(arguments.out, *result);
+  }
+  return kExitOk;
+}
+
+}  // namespace
+
+void AddBuildCommand(CLI::App& app, int& exit_code) {
+  auto arguments = std::make_shared<BuildArguments>();
+  CLI::App* command = app.add_subcommand("build", "Checkpoint in, bundle out: calibrate, quantize, compile");
+  compile::BuildOptions& options = arguments->options;
+  command->add_option("--model,-m", arguments->model, "GGUF file or Hugging Face folder")->required();
+  command->add_option("--out,-o", arguments->out, "The bundle (a folder) to write")->required();
+  command->add_option("--soc", options.soc, "Snapdragon to compile for, e.g. sm8650")->capture_default_str();
+  command->add_option("--context", options.context_length, "Context length in tokens")->capture_default_str();
+  command->add_option("--ar", options.prompt_ar, "Tokens of one prefill call")->capture_default_str();
+  command->add_option("--weights", arguments->weights, "int8 or int4 (per channel), or lpbq (int4 in blocks)")
+      ->capture_default_str();
+  command->add_option("--block", options.weights.block_size, "LPBQ block along input features: 16, 32 or 64")
+      ->capture_default_str();
+  command->add_option("--calibration", arguments->calibration,
+                      "Your data: .jsonl of {\"messages\": [...]} or {\"text\": ...}, or a text file of paragraphs "
+                      "(default: a few built-in conversations)");
+  command->add_option("--samples", options.calibration_samples, "Use at most this many calibration samples (0: all)")
+      ->capture_default_str();
+  command->add_option("--chat-template", arguments->chat_template, "Jinja file to use instead of the checkpoint's");
+  command->add_flag("--no-weight-shared", arguments->no_weight_shared,
+                    "Build the plain binaries for the PC only, not the weight-shared one for phones");
+  command->add_flag("--force", options.force, "Replace an existing bundle");
+  command->add_flag("--keep-work", options.keep_work, "Keep the working folder after success");
+  command->add_flag("--json", arguments->json, "Print one JSON object");
+  command->add_flag("--quiet,-q", arguments->quiet, "No progress");
+  command->footer(
+      "Examples:\n"
+      "  hexport build --model SmolLM2.gguf --soc sm8650 --context 512 --out out/smollm2\n"
+      "  hexport build --model ./my-qwen2 --soc sm8750 --weights lpbq --calibration train.jsonl --out out/q4");
+  command->callback([arguments, &exit_code] { exit_code = RunBuild(*arguments); });
+}
+
+}  // namespace hexport::cli

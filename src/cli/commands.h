@@ -1,0 +1,13 @@
+// The commands. Each adds itself to the command line; the callback sets the exit code.
+#pragma once
+
+#include <CLI/CLI.hpp>
+
+namespace hexport::cli {
+
+void AddBuildCommand(CLI::App& app, int& exit_code);
+void AddVerifyCommand(CLI::App& app, int& exit_code);
+void AddRunCommand(CLI::App& app, int& exit_code);
+void AddInspectCommand(CLI::App& app, int& exit_code);
+
+}  // namespace hexport::cli

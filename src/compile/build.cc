@@ -1,0 +1,261 @@
+#include "compile/build.h"
+
+#include <fcntl.h>
+#include <sys/file.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cctype>
+#include <cerrno>
+#include <chrono>
+#include <system_error>
+#include <utility>
+
+#include "base/file.h"
+#include "base/sha256.h"
+#include "compile/build_stages.h"
+#include "compile/checkpoint_hash.h"
+#include "ort/session.h"
+
+namespace hexport::compile {
+namespace {
+
+namespace fs = std::filesystem;
+
+// A lock on the working folder for as long as this object lives.
+class WorkLock {
+ public:
+  static Result<std::unique_ptr<WorkLock>> Take(const fs::path& work) {
+    const fs::path path = work / "lock";
+    auto lock = std::make_unique<WorkLock>();
+    lock->fd_ = ::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0644);
+    if (lock->fd_ < 0) return ErrnoStatus(errno, path.string());
+    if (::flock(lock->fd_, LOCK_EX | LOCK_NB) != 0) {
+      return FailedPrecondition(work.string() + ": another hexport is building this bundle; wait for it to end");
+    }
+    return lock;
+  }
+  WorkLock() = default;
+  ~WorkLock() {
+    if (fd_ >= 0) ::close(fd_);
+  }
+  WorkLock(const WorkLock&) = delete;
+  WorkLock& operator=(const WorkLock&) = delete;
+
+ private:
+  int fd_ = -1;
+};
+
+std::string SafeName(const std::string& name) {
+  std::string out;
+  for (const char c : name) out += std::isalnum(static_cast<unsigned char>(c)) || c == '-' || c == '.' ? c : '_';
+  return out.empty() || out[0] == '.' ? "model" + out : out;
+}
+
+Status CheckOptions(const BuildOptions& options, const device::Soc& soc) {
+  if (options.prompt_ar < 1) return InvalidArgument("--ar: expected at least 1, got " + std::to_string(options.prompt_ar));
+  if (options.context_length <= options.prompt_ar) {
+    return InvalidArgument("--context: expected more than --ar (" + std::to_string(options.prompt_ar) + "), got " +
+                           std::to_string(options.context_length));
+  }
+  if (options.context_length > (int64_t{1} << 20)) {
+    return InvalidArgument("--context: expected at most 1048576, got " + std::to_string(options.context_length));
+  }
+  if (options.weights.format == quant::WeightFormat::kLpbq) {
+    const int block = options.weights.block_size;
+    if (block != 16 && block != 32 && block != 64) {
+      return InvalidArgument("--block: expected 16, 32 or 64, got " + std::to_string(block));
+    }
+    if (!soc.supports_lpbq) {
+      return Unimplemented("--weights lpbq: needs HTP V69 or newer; " + std::string(soc.name) + " is V" +
+                           std::to_string(soc.htp_arch) + "; use --weights int8 or int4");
+    }
+  }
+  return OkStatus();
+}
+
+// Room for the codes in the NPU's, the CPU's and the compiler's files; int4 compiles to half.
+Status CheckDisk(const Checkpoint& checkpoint, const fs::path& folder) {
+  int64_t elements = 0;
+  for (const TensorInfo& tensor : checkpoint.tensors()) elements += std::max<int64_t>(NumElements(tensor.shape), 0);
+  std::error_code error;
+  const fs::space_info space = fs::space(folder, error);
+  const uint64_t needed = static_cast<uint64_t>(elements) * 6;
+  if (error || space.available >= needed) return OkStatus();
+  return ResourceExhausted(folder.string() + ": expected about " + std::to_string(needed >> 20) +
+                           " MiB of free disk space, got " + std::to_string(space.available >> 20) +
+                           " MiB; free some, or give --out on another disk");
+}
+
+struct Keys {
+  std::string calibrate, quantize, graphs, compile, build;
+};
+
+Keys MakeKeys(const BuildContext& context) {
+  const BuildOptions& o = context.options;
+  const bundle::Manifest& m = context.manifest;
+  const std::string base = m.hexport_version + "|" + m.ort_version + "|" + m.source_sha256;
+  std::string samples;
+  for (const auto& sample : context.calibration.samples) {
+    for (const int32_t id : sample) samples += std::to_string(id) + ",";
+    samples += ";";
+  }
+  Keys keys;
+  keys.calibrate = Sha256Hex(base + "|calibrate|" + samples);
+  keys.quantize = Sha256Hex(base + "|quantize|" + m.weights + "|" + std::to_string(m.block_size));
+  keys.graphs = Sha256Hex(keys.calibrate + keys.quantize + "|" + std::to_string(o.context_length) + "|" +
+                          std::to_string(o.prompt_ar));
+  keys.compile = Sha256Hex(keys.graphs + "|" + m.qnn_version + "|" + m.soc);
+  keys.build = Sha256Hex(keys.compile + "|" + context.text.chat_template + "|" + context.text.tokenizer_json + "|" +
+                         (o.weight_shared ? "shared" : "plain"));
+  return keys;
+}
+
+// Opens and checks everything that can be refused before the first byte is written.
+Status Prepare(BuildContext& context) {
+  const BuildOptions& options = context.options;
+  HEXPORT_ASSIGN_OR_RETURN(context.soc, device::FindSoc(options.soc));
+  HEXPORT_RETURN_IF_ERROR(CheckOptions(options, context.soc));
+  HEXPORT_ASSIGN_OR_RETURN(context.checkpoint, Checkpoint::Open(options.model));
+  HEXPORT_ASSIGN_OR_RETURN(context.text, context.checkpoint->Text());
+  if (!options.chat_template.empty()) {
+    HEXPORT_ASSIGN_OR_RETURN(context.text.chat_template, ReadTextFile(options.chat_template));
+  }
+  const ModelConfig& config = context.checkpoint->config();
+  if (config.max_position_embeddings > 0 && options.context_length > config.max_position_embeddings) {
+    return InvalidArgument("--context: expected at most the model's max_position_embeddings (" +
+                           std::to_string(config.max_position_embeddings) + "), got " +
+                           std::to_string(options.context_length));
+  }
+  HEXPORT_ASSIGN_OR_RETURN(context.calibration,
+                           LoadCalibration(options.calibration, context.text, options.calibration_samples,
+                                           options.context_length - options.prompt_ar));
+  bundle::Manifest& manifest = context.manifest;
+  HEXPORT_ASSIGN_OR_RETURN(manifest.ort_version, ort::OrtVersion());
+  HEXPORT_ASSIGN_OR_RETURN(manifest.qnn_version, ort::QnnVersion());
+  HEXPORT_ASSIGN_OR_RETURN(manifest.source_sha256, HashCheckpoint(*context.checkpoint));
+  std::error_code error;
+  manifest.source_path = fs::absolute(options.model, error).string();
+  manifest.hexport_version = HexportVersion();
+  manifest.model = FactsOf(config, context.text);
+  manifest.soc = context.soc.name;
+  manifest.soc_model = context.soc.soc_model;
+  manifest.htp_arch = context.soc.htp_arch;
+  manifest.weights = quant::WeightFormatName(options.weights.format);
+  manifest.block_size = options.weights.format == quant::WeightFormat::kLpbq ? options.weights.block_size : 0;
+  manifest.mask_floor = static_cast<double>(quant::kMaskFloor);
+  manifest.context_length = options.context_length;
+  manifest.cpu_model = "cpu/model.onnx";
+  manifest.tokenizer = "tokenizer.json";
+  manifest.chat_template = context.text.chat_template.empty() ? "" : "chat_template.jinja";
+  manifest.genie_config = "genie_config.json";
+  manifest.backend_config = "htp_backend_ext_config.json";
+  manifest.calibration = "calibration.json";
+  if (options.weight_shared && context.soc.supports_weight_sharing) {
+    manifest.context_binaries = {"context/" + SafeName(config.name) + "_part_1_of_1.bin"};
+  }
+  return OkStatus();
+}
+
+Status RunStages(BuildContext& context, const Keys& keys) {
+  HEXPORT_RETURN_IF_ERROR(RunStage(context, "calibrate", keys.calibrate,
+                                   [&](StageReport& r) { return CalibrateStage(context, r); }));
+  HEXPORT_RETURN_IF_ERROR(RunStage(context, "quantize", keys.quantize,
+                                   [&](StageReport& r) { return QuantizeStage(context, r); }));
+  HEXPORT_RETURN_IF_ERROR(RunStage(context, "graphs", keys.graphs,
+                                   [&](StageReport& r) { return GraphsStage(context, r); }));
+  HEXPORT_RETURN_IF_ERROR(LoadGraphs(context));
+  for (const bundle::GraphEntry& entry : context.manifest.graphs) {
+    HEXPORT_RETURN_IF_ERROR(RunStage(context, "compile " + entry.name, keys.compile, [&](StageReport& r) {
+      return CompilePlainStage(context, entry, r);
+    }));
+  }
+  if (!context.manifest.context_binaries.empty()) {
+    HEXPORT_RETURN_IF_ERROR(RunStage(context, "compile weight-shared", keys.compile,
+                                     [&](StageReport& r) { return CompileSharedStage(context, r); }));
+  }
+  StageTimer timer("bundle");
+  const Status status = BundleStage(context, timer.report());
+  context.report.stages.push_back(timer.Finish());
+  return status.WithContext("bundle");
+}
+
+// report.json and manifest.json, then the folder takes its name.
+Status Publish(BuildContext& context) {
+  const fs::path root = context.bundle();
+  HEXPORT_RETURN_IF_ERROR(WriteFileAtomically(root / "report.json", ReportToJson(context.report)));
+  bundle::FileEntry entry;
+  entry.path = "report.json";
+  entry.bytes = static_cast<int64_t>(fs::file_size(root / "report.json"));
+  HEXPORT_ASSIGN_OR_RETURN(entry.sha256, Sha256File(root / "report.json"));
+  context.manifest.files.push_back(std::move(entry));
+  HEXPORT_RETURN_IF_ERROR(WriteFileAtomically(root / "manifest.json", bundle::ManifestToJson(context.manifest)));
+  HEXPORT_ASSIGN_OR_RETURN(std::unique_ptr<StagedDirectory> staged,
+                           StagedDirectory::Create(context.options.out, context.options.force));
+  std::error_code error;
+  for (const auto& file : fs::directory_iterator(root)) {
+    fs::rename(file.path(), staged->path() / file.path().filename(), error);
+    if (error) return ErrnoStatus(error.value(), file.path().string());
+  }
+  return staged->Commit();
+}
+
+// True when `out` is a bundle of this very build.
+bool IsUpToDate(const BuildContext& context) {
+  Result<bundle::Manifest> old = bundle::OpenBundle(context.options.out, /*hash=*/false);
+  return old.ok() && old->build_key == context.manifest.build_key;
+}
+
+Status PrepareWorkFolder(BuildContext& context) {
+  const fs::path absolute = fs::absolute(context.options.out).lexically_normal();
+  const fs::path out = absolute.has_filename() ? absolute : absolute.parent_path();
+  context.work = out.parent_path() / ("." + out.filename().string() + ".hexport-work");
+  std::error_code error;
+  for (const fs::path& folder : {context.work / "stages", context.bundle()}) {
+    fs::create_directories(folder, error);
+    if (error) return ErrnoStatus(error.value(), folder.string());
+  }
+  return OkStatus();
+}
+
+}  // namespace
+
+std::string HexportVersion() { return "0.1.0"; }
+
+Result<BuildResult> Build(const BuildOptions& options, Progress& progress) {
+  const auto start = std::chrono::steady_clock::now();
+  BuildContext context{options, progress, {}, {}, nullptr, {}, {}, {}, {}, false};
+  context.report.hexport_version = HexportVersion();
+  StageTimer timer("checkpoint");
+  progress.Update("checkpoint", 0, 0);
+  HEXPORT_RETURN_IF_ERROR(Prepare(context));
+  context.report.stages.push_back(timer.Finish());
+  const Keys keys = MakeKeys(context);
+  context.manifest.build_key = keys.build;
+  std::error_code error;
+  if (fs::exists(options.out, error) && !options.force) {
+    if (IsUpToDate(context)) return BuildResult{std::move(context.manifest), std::move(context.report), true};
+    return FailedPrecondition(options.out.string() +
+                              ": exists and is not this build (other inputs, options or versions); pass --force to "
+                              "replace it, or give another --out");
+  }
+  HEXPORT_RETURN_IF_ERROR(PrepareWorkFolder(context));
+  Status status;
+  {
+    HEXPORT_ASSIGN_OR_RETURN(std::unique_ptr<WorkLock> lock, WorkLock::Take(context.work));
+    status = CheckDisk(*context.checkpoint, context.work);
+    if (status.ok()) status = RunStages(context, keys);
+    context.report.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+    if (status.ok()) status = Publish(context);
+  }
+  const bool resumable = context.any_finished && status.code() != StatusCode::kResourceExhausted &&
+                         status.code() != StatusCode::kPermissionDenied;
+  if (status.ok() ? !options.keep_work : !resumable) fs::remove_all(context.work, error);
+  if (!status.ok()) {
+    if (resumable) progress.Note("finished stages are kept in " + context.work.string() + "; run again to go on from there");
+    return status;
+  }
+  return BuildResult{std::move(context.manifest), std::move(context.report), false};
+}
+
+}  // namespace hexport::compile

@@ -1,0 +1,55 @@
+// The stages behind Build(); private to this folder.
+#pragma once
+
+#include <filesystem>
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "base/progress.h"
+#include "bundle/manifest.h"
+#include "checkpoint/checkpoint.h"
+#include "compile/build.h"
+#include "compile/calibration_data.h"
+#include "compile/report.h"
+#include "device/soc.h"
+
+namespace hexport::compile {
+
+// Everything the stages share. `work` holds stages/<name> (the key of each finished stage), ranges.json,
+// weights.safetensors, graphs.json and bundle/ (the bundle as far as it stands).
+struct BuildContext {
+  const BuildOptions& options;
+  Progress& progress;
+  device::Soc soc;
+  std::filesystem::path work;
+  std::unique_ptr<Checkpoint> checkpoint;
+  TextAssets text;
+  CalibrationData calibration;
+  bundle::Manifest manifest;
+  BuildReport report;
+  bool any_finished = false;
+
+  std::filesystem::path bundle() const { return work / "bundle"; }
+};
+
+// Runs `body` unless work/stages/<name> holds `key`; records its report and, on success, the key.
+Status RunStage(BuildContext& context, const std::string& name, const std::string& key,
+                const std::function<Status(StageReport&)>& body);
+
+Status CalibrateStage(BuildContext& context, StageReport& report);
+Status QuantizeStage(BuildContext& context, StageReport& report);
+Status GraphsStage(BuildContext& context, StageReport& report);
+Status CompilePlainStage(BuildContext& context, const bundle::GraphEntry& entry, StageReport& report);
+Status CompileSharedStage(BuildContext& context, StageReport& report);
+// Writes everything but report.json and manifest.json, and hashes it into context.manifest.files.
+Status BundleStage(BuildContext& context, StageReport& report);
+
+// The graphs of the build with their file names, before anything is built.
+std::vector<bundle::GraphEntry> PlanGraphs(const BuildOptions& options);
+// graphs.json of a finished GraphsStage into context.manifest.graphs.
+Status LoadGraphs(BuildContext& context);
+bundle::ModelFacts FactsOf(const ModelConfig& config, const TextAssets& text);
+
+}  // namespace hexport::compile
