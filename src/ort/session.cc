@@ -10,6 +10,7 @@
 #include "ort/element_type.h"
 #include "ort/library.h"
 #include "ort/session_options.h"
+#include "ort/unsupported_nodes.h"
 
 namespace hexport::ort {
 namespace {
@@ -219,8 +220,14 @@ Result<Handle<OrtSession>> Open(Library& library, const SessionOptions& options,
   HEXPORT_ASSIGN_OR_RETURN(const Handle<OrtSessionOptions> ort_options, MakeOrtOptions(library, options));
   const uint64_t mark = library.log.Mark();
   OrtSession* session = nullptr;
-  HEXPORT_RETURN_IF_ERROR(ToStatus(library, create(ort_options.get(), &session), where, mark));
-  return Handle<OrtSession>(session, library.api->ReleaseSession);
+  const Status status = ToStatus(library, create(ort_options.get(), &session), where, mark);
+  Handle<OrtSession> opened(session, library.api->ReleaseSession);
+  if (status.ok()) return opened;
+  const std::vector<std::string> nodes = UnsupportedNodes(library.log.LinesSince(mark));
+  if (nodes.empty()) return status;
+  const auto trace_dir = options.qnn_options.find("framework_op_trace_dir");
+  return UnsupportedNodesError(nodes, trace_dir == options.qnn_options.end() ? "" : trace_dir->second)
+      .WithContext(where);
 }
 
 }  // namespace
