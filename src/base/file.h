@@ -30,7 +30,8 @@ class FileWriter {
   FileWriter(const FileWriter&) = delete;
   FileWriter& operator=(const FileWriter&) = delete;
 
-  // Errors: kResourceExhausted when the disk is full, kInternal otherwise. All name the path.
+  // Errors: kResourceExhausted when the disk is full, kInternal otherwise. All name the path. After an
+  // error the temporary file is gone and every further call is kFailedPrecondition.
   Status Write(std::span<const std::byte> bytes);
   Status Write(std::string_view bytes);
   // Appends zeros until offset() is a multiple of `alignment`.
@@ -41,6 +42,8 @@ class FileWriter {
 
  private:
   FileWriter() = default;
+  void Discard();          // closes and removes the temporary file
+  Status Fail(int error);  // Discard(), then the status of this errno value
   std::filesystem::path path_, temporary_;
   std::FILE* file_ = nullptr;
   uint64_t offset_ = 0;

@@ -19,7 +19,7 @@ class Sha256 {
   Sha256& operator=(const Sha256&) = delete;
   void Update(std::span<const std::byte> bytes);
   void Update(std::string_view bytes);
-  // 64 lower-case hex digits. Call once.
+  // 64 lower-case hex digits; empty on a second call, or if OpenSSL cannot do SHA-256.
   std::string HexDigest();
 
  private:

@@ -45,6 +45,7 @@ Status ErrnoStatus(int error, std::string_view context) {
     case ENOTDIR: code = StatusCode::kNotFound; break;
     case ENOSPC:
     case EDQUOT:
+    case EFBIG:
     case ENOMEM:
     case EMFILE: code = StatusCode::kResourceExhausted; break;
     case EEXIST:

@@ -62,7 +62,7 @@ inline Status Unavailable(std::string m) { return {StatusCode::kUnavailable, std
 inline Status DataLoss(std::string m) { return {StatusCode::kDataLoss, std::move(m)}; }
 inline Status Cancelled(std::string m) { return {StatusCode::kCancelled, std::move(m)}; }
 
-// kPermissionDenied, kNotFound, kResourceExhausted (ENOSPC, EDQUOT, ENOMEM) or kInternal from an errno
+// kPermissionDenied, kNotFound, kResourceExhausted (ENOSPC, EDQUOT, EFBIG, ENOMEM) or kInternal from an errno
 // value; message "context: strerror".
 Status ErrnoStatus(int error, std::string_view context);
 
