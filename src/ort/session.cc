@@ -223,6 +223,7 @@ Result<Handle<OrtSession>> Open(Library& library, const SessionOptions& options,
   const Status status = ToStatus(library, create(ort_options.get(), &session), where, mark);
   Handle<OrtSession> opened(session, library.api->ReleaseSession);
   if (status.ok()) return opened;
+  if (status.message().find("fallback to CPU EP") == std::string::npos) return status;
   const std::vector<std::string> nodes = UnsupportedNodes(library.log.LinesSince(mark));
   if (nodes.empty()) return status;
   const auto trace_dir = options.qnn_options.find("framework_op_trace_dir");
