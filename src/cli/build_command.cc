@@ -12,7 +12,7 @@ namespace {
 struct BuildArguments {
   compile::BuildOptions options;
   std::string model, out, weights = "int8", calibration, chat_template;
-  bool json = false, quiet = false, no_weight_shared = false;
+  bool json = false, quiet = false, no_weight_shared = false, no_rotation = false;
 };
 
 nlohmann::ordered_json StagesJson(const compile::BuildReport& report) {
@@ -49,6 +49,7 @@ int RunBuild(BuildArguments& arguments) {
   options.calibration = arguments.calibration;
   options.chat_template = arguments.chat_template;
   options.weight_shared = !arguments.no_weight_shared;
+  options.rotate_residual = !arguments.no_rotation;
   ConsoleProgress progress(arguments.quiet);
   const Result<compile::BuildResult> result = compile::Build(options, progress);
   progress.Clear();
@@ -90,6 +91,8 @@ void AddBuildCommand(CLI::App& app, int& exit_code) {
   command->add_option("--chat-template", arguments->chat_template, "Jinja file to use instead of the checkpoint's");
   command->add_flag("--no-weight-shared", arguments->no_weight_shared,
                     "Build the plain binaries for the PC only, not the weight-shared one for phones");
+  command->add_flag("--no-rotation", arguments->no_rotation,
+                    "Do not fold the rotation of the residual stream (QuaRot's R1) into the weights");
   command->add_flag("--force", options.force, "Replace an existing bundle");
   command->add_flag("--keep-work", options.keep_work, "Keep the working folder after success");
   command->add_flag("--json", arguments->json, "Print one JSON object");

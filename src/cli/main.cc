@@ -41,7 +41,9 @@ int Run(int argc, char** argv) {
 }  // namespace
 
 int main(int argc, char** argv) {
-  std::signal(SIGPIPE, SIG_IGN);  // a closed pipe is an error of the write, not our end
+  // A closed pipe and a file size limit are errors of the write, not our end.
+  std::signal(SIGPIPE, SIG_IGN);
+  std::signal(SIGXFSZ, SIG_IGN);
   if (argc == 2 && hexport::compile::kWorkerCommand == argv[1]) return hexport::compile::WorkerMain();
   try {
     return Run(argc, argv);

@@ -16,11 +16,15 @@
 #include "compile/build_stages.h"
 #include "compile/checkpoint_hash.h"
 #include "ort/session.h"
+#include "quant/residual_rotation.h"
 
 namespace hexport::compile {
 namespace {
 
 namespace fs = std::filesystem;
+
+// Fixed, so that the same checkpoint gives the same bundle.
+constexpr uint64_t kRotationSeed = 1;
 
 // A lock on the working folder for as long as this object lives.
 class WorkLock {
@@ -94,7 +98,8 @@ struct Keys {
 Keys MakeKeys(const BuildContext& context) {
   const BuildOptions& o = context.options;
   const bundle::Manifest& m = context.manifest;
-  const std::string base = m.hexport_version + "|" + m.ort_version + "|" + m.source_sha256;
+  const std::string base = m.hexport_version + "|" + m.ort_version + "|" + m.source_sha256 +
+                           (o.rotate_residual ? "|rotated" : "");
   std::string samples;
   for (const auto& sample : context.calibration.samples) {
     for (const int32_t id : sample) samples += std::to_string(id) + ",";
@@ -117,6 +122,7 @@ Status Prepare(BuildContext& context) {
   HEXPORT_ASSIGN_OR_RETURN(context.soc, device::FindSoc(options.soc));
   HEXPORT_RETURN_IF_ERROR(CheckOptions(options, context.soc));
   HEXPORT_ASSIGN_OR_RETURN(context.checkpoint, Checkpoint::Open(options.model));
+  if (options.rotate_residual) context.rotated = quant::RotateResidual(*context.checkpoint, kRotationSeed);
   HEXPORT_ASSIGN_OR_RETURN(context.text, context.checkpoint->Text());
   if (!options.chat_template.empty()) {
     HEXPORT_ASSIGN_OR_RETURN(context.text.chat_template, ReadTextFile(options.chat_template));
@@ -224,7 +230,7 @@ std::string HexportVersion() { return "0.1.0"; }
 
 Result<BuildResult> Build(const BuildOptions& options, Progress& progress) {
   const auto start = std::chrono::steady_clock::now();
-  BuildContext context{options, progress, {}, {}, nullptr, {}, {}, {}, {}, false};
+  BuildContext context{options, progress, {}, {}, nullptr, nullptr, {}, {}, {}, {}, false};
   context.report.hexport_version = HexportVersion();
   StageTimer timer("checkpoint");
   progress.Update("checkpoint", 0, 0);

@@ -23,6 +23,7 @@ struct BuildOptions {
   std::filesystem::path calibration;  // empty: the built-in conversations
   int64_t calibration_samples = 0;    // 0: all
   std::filesystem::path chat_template;  // a Jinja file that replaces the checkpoint's
+  bool rotate_residual = true;        // fold R1 into the weights; see quant/residual_rotation.h
   bool weight_shared = true;          // also build the binary for phones
   bool force = false;                 // replace an existing `out`
   bool keep_work = false;             // keep the working folder after success

@@ -91,7 +91,7 @@ Status WriteQdqGraphs(BuildContext& context, const quant::RangeMap& ranges, cons
     decoder::DecoderOptions options;
     options.ar = entry.ar;
     options.cl = entry.cl;
-    HEXPORT_ASSIGN_OR_RETURN(decoder::DecoderGraph decoder, decoder::BuildDecoder(*context.checkpoint, options));
+    HEXPORT_ASSIGN_OR_RETURN(decoder::DecoderGraph decoder, decoder::BuildDecoder(context.weights(), options));
     HEXPORT_ASSIGN_OR_RETURN(quant::QdqGraph qdq, quant::BuildQdq(decoder, ranges, store));
     qdq.graph.name = entry.name;
     HEXPORT_RETURN_IF_ERROR(shared->WriteModel(qdq.graph, context.bundle() / entry.qdq_model, write));
@@ -104,7 +104,7 @@ Status WriteQdqGraphs(BuildContext& context, const quant::RangeMap& ranges, cons
 
 Status WriteCpuGraph(BuildContext& context, const quant::WeightStore& store) {
   HEXPORT_RETURN_IF_ERROR(EmptyFolder(context.bundle() / "cpu"));
-  HEXPORT_ASSIGN_OR_RETURN(decoder::DecoderGraph decoder, decoder::BuildDecoder(*context.checkpoint, {}));
+  HEXPORT_ASSIGN_OR_RETURN(decoder::DecoderGraph decoder, decoder::BuildDecoder(context.weights(), {}));
   HEXPORT_ASSIGN_OR_RETURN(graph::Graph graph, quant::BuildCpu(decoder, store));
   graph.name = "decoder_cpu";
   graph::OnnxWriteOptions write;
@@ -157,7 +157,7 @@ Status RunStage(BuildContext& context, const std::string& name, const std::strin
 
 Status CalibrateStage(BuildContext& context, StageReport& report) {
   HEXPORT_ASSIGN_OR_RETURN(quant::Calibration calibration,
-                           quant::Calibrate(*context.checkpoint, context.calibration.samples, context.progress));
+                           quant::Calibrate(context.weights(), context.calibration.samples, context.progress));
   report.notes.push_back(std::to_string(calibration.samples) + " samples, " + std::to_string(calibration.tokens) +
                          " tokens from " + context.calibration.source);
   json ranges = json::object();
@@ -166,10 +166,11 @@ Status CalibrateStage(BuildContext& context, StageReport& report) {
 }
 
 Status QuantizeStage(BuildContext& context, StageReport& report) {
-  HEXPORT_ASSIGN_OR_RETURN(decoder::DecoderGraph decoder, decoder::BuildDecoder(*context.checkpoint, {}));
+  HEXPORT_ASSIGN_OR_RETURN(decoder::DecoderGraph decoder, decoder::BuildDecoder(context.weights(), {}));
   report.notes.push_back(std::string(quant::WeightFormatName(context.options.weights.format)) +
-                         ", round to nearest; lm_head int8; embedding 16 bit");
-  return quant::QuantizeWeights(*context.checkpoint, decoder, context.options.weights,
+                         ", round to nearest; lm_head int8; embedding 16 bit" +
+                         (context.rotated != nullptr ? "; residual stream rotated" : ""));
+  return quant::QuantizeWeights(context.weights(), decoder, context.options.weights,
                                 context.work / "weights.safetensors", context.progress);
 }
 

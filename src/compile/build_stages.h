@@ -24,13 +24,16 @@ struct BuildContext {
   Progress& progress;
   device::Soc soc;
   std::filesystem::path work;
-  std::unique_ptr<Checkpoint> checkpoint;
+  std::unique_ptr<Checkpoint> checkpoint;  // as it stands on the disk
+  std::unique_ptr<Checkpoint> rotated;     // a view of it with the residual stream rotated; null when not asked for
   TextAssets text;
   CalibrationData calibration;
   bundle::Manifest manifest;
   BuildReport report;
   bool any_finished = false;
 
+  // The weights that are calibrated and quantized.
+  const Checkpoint& weights() const { return rotated != nullptr ? *rotated : *checkpoint; }
   std::filesystem::path bundle() const { return work / "bundle"; }
 };
 

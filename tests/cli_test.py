@@ -1,0 +1,182 @@
+#!/usr/bin/env python3
+"""The program on bad input: a clear error, the right exit code, nothing left behind.
+
+Usage: cli_test.py HEXPORT MODEL.gguf TINY_HF_FOLDER  (registered with ctest, label unit)
+"""
+import json
+import os
+import pathlib
+import shutil
+import signal
+import stat
+import subprocess
+import sys
+import tempfile
+import unittest
+
+HEXPORT, MODEL, TINY = "", "", ""
+
+
+def run(*arguments, **options):
+    return subprocess.run([HEXPORT, *map(str, arguments)], capture_output=True, text=True, timeout=300, check=False, **options)
+
+
+class CliTest(unittest.TestCase):
+    def setUp(self):
+        self.folder = pathlib.Path(tempfile.mkdtemp(prefix="hexport-cli-"))
+        self.out = self.folder / "out" / "bundle"
+
+    def tearDown(self):
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+    def refused(self, result, code, *words):
+        self.assertEqual(result.returncode, code, result.stderr)
+        for word in words:
+            self.assertIn(word, result.stderr)
+        self.assertFalse(self.out.exists(), "a half bundle was left")
+        left = [p for p in self.folder.rglob("*") if ".tmp-" in p.name or p.name.endswith(".hexport-work")]
+        self.assertEqual(left, [], "temporary files were left")
+
+    def build(self, model=None, *more, **options):
+        return run("build", "--model", model or MODEL, "--out", self.out, *more, **options)
+
+    def test_help_has_examples_and_exits_0(self):
+        for command in ([], ["build"], ["verify"], ["run"], ["inspect"]):
+            result = run(*command, "--help")
+            self.assertEqual(result.returncode, 0)
+            self.assertIn("Examples:", result.stdout)
+
+    def test_bad_usage_is_2(self):
+        self.assertEqual(run().returncode, 2)
+        self.assertEqual(run("build", "--no-such-option").returncode, 2)
+
+    def test_unknown_soc_lists_the_known(self):
+        self.refused(self.build(None, "--soc", "sm9999"), 2, "sm9999", "sm8650")
+
+    def test_context_not_above_ar(self):
+        self.refused(self.build(None, "--context", "64", "--ar", "128"), 2, "--context", "128", "64")
+
+    def test_unknown_weight_format(self):
+        self.refused(self.build(None, "--weights", "int3"), 2, "int3", "lpbq")
+
+    def test_missing_model(self):
+        self.refused(self.build(self.folder / "no.gguf"), 2, "no.gguf")
+
+    def test_truncated_gguf(self):
+        data = pathlib.Path(MODEL).read_bytes()
+        for size in (0, 3, 23, 4096, len(data) // 2, len(data) - 1):
+            path = self.folder / f"cut{size}.gguf"
+            path.write_bytes(data[:size])
+            self.refused(self.build(path), 2, path.name)
+
+    def test_lying_gguf_counts(self):
+        data = bytearray(pathlib.Path(MODEL).read_bytes()[: 1 << 20])
+        for offset in (8, 16):  # tensor count, key-value count
+            lie = bytearray(data)
+            lie[offset : offset + 8] = (1 << 60).to_bytes(8, "little")
+            path = self.folder / "lie.gguf"
+            path.write_bytes(lie)
+            self.refused(self.build(path), 2, "lie.gguf")
+
+    def copy_tiny(self):
+        folder = self.folder / "tiny"
+        shutil.copytree(TINY, folder)
+        return folder
+
+    def test_lying_safetensors_header(self):
+        folder = self.copy_tiny()
+        path = folder / "model.safetensors"
+        data = bytearray(path.read_bytes())
+        data[:8] = (1 << 50).to_bytes(8, "little")
+        path.write_bytes(data)
+        self.refused(self.build(folder), 2, "model.safetensors")
+
+    def test_missing_tensor_is_named(self):
+        folder = self.copy_tiny()
+        path = folder / "model.safetensors"
+        data = path.read_bytes()
+        size = int.from_bytes(data[:8], "little")
+        header = data[8 : 8 + size].replace(b"model.layers.1.mlp.up_proj.weight", b"model.layers.1.mlp.up_prox.weight")
+        path.write_bytes(data[:8] + header + data[8 + size :])
+        self.refused(self.build(folder), 2, "model.layers.1.mlp.up_proj.weight")
+
+    def test_unknown_architecture(self):
+        folder = self.copy_tiny()
+        config = json.loads((folder / "config.json").read_text())
+        config["model_type"] = "mamba9"
+        config["architectures"] = ["Mamba9ForCausalLM"]
+        (folder / "config.json").write_text(json.dumps(config))
+        self.refused(self.build(folder), 2, "mamba9")
+
+    def test_existing_output_is_kept(self):
+        self.out.mkdir(parents=True)
+        (self.out / "precious").write_text("x")
+        result = self.build(None, "--soc", "sm8650", "--context", "512")
+        self.assertEqual(result.returncode, 2, result.stderr)
+        self.assertIn("--force", result.stderr)
+        self.assertEqual((self.out / "precious").read_text(), "x")
+
+    def test_json_error_is_json(self):
+        result = self.build(None, "--soc", "sm9999", "--json")
+        self.assertEqual(result.returncode, 2)
+        self.assertIn("sm9999", json.loads(result.stdout)["error"]["message"])
+
+    def test_no_runtime_is_3(self):
+        environment = {**os.environ, "HEXPORT_ORT_ROOT": str(self.folder / "nowhere")}
+        self.refused(self.build(None, env=environment), 3, "HEXPORT_ORT_ROOT")
+
+    def test_file_size_limit(self):
+        import resource
+        limit = lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 20, 1 << 20))
+        self.refused(self.build(None, "--samples", "1", "--context", "256", preexec_fn=limit), 3)
+
+    @unittest.skipUnless(os.geteuid() == 0, "mounting a small disk needs root")
+    def test_disk_full(self):
+        disk = self.folder / "disk"
+        disk.mkdir()
+        if subprocess.run(["mount", "-t", "tmpfs", "-o", "size=24m", "tmpfs", disk], check=False).returncode != 0:
+            self.skipTest("this sandbox does not mount")
+        try:
+            self.out = disk / "bundle"
+            self.refused(self.build(), 3, "disk space")
+        finally:
+            subprocess.run(["umount", disk], check=True)
+
+    @unittest.skipUnless(shutil.which("setpriv") and os.geteuid() == 0, "needs root to drop it")
+    def test_no_write_permission(self):
+        closed = self.folder / "closed"
+        closed.mkdir()
+        closed.chmod(stat.S_IRUSR | stat.S_IXUSR | stat.S_IROTH | stat.S_IXOTH)
+        self.folder.chmod(0o755)
+        self.out = closed / "bundle"
+        command = ["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups", HEXPORT]
+        probe = subprocess.run([*command, "--version"], capture_output=True, text=True, check=False)
+        if probe.returncode != 0:
+            self.skipTest("another user cannot run the program from here")
+        result = subprocess.run([*command, "build", "--model", MODEL, "--out", str(self.out)], capture_output=True, text=True, check=False)
+        self.refused(result, 3, "closed")
+
+    def test_killed_child_names_the_stage_and_the_next_run_goes_on(self):
+        killer = self.folder / "killer.sh"
+        killer.write_text("#!/bin/sh\nkill -9 $$\n")
+        killer.chmod(0o755)
+        environment = {**os.environ, "HEXPORT_WORKER_EXE": str(killer)}
+        arguments = ("--samples", "1", "--context", "160", "--ar", "32")
+        result = self.build(None, *arguments, env=environment)
+        self.assertEqual(result.returncode, 3, result.stderr)
+        self.assertIn("compile prompt_ar32_cl160_1_of_1", result.stderr)
+        self.assertIn("signal 9", result.stderr)
+        self.assertFalse(self.out.exists(), "a half bundle was left")
+        again = self.build(None, *arguments, env=environment)
+        self.assertIn("calibrate: reused", again.stderr)
+
+    def test_bundle_that_is_none(self):
+        for command in (["verify"], ["run", "--prompt", "x"], ["inspect"]):
+            result = run(command[0], self.folder, *command[1:])
+            self.assertEqual(result.returncode, 2, result.stderr)
+
+
+if __name__ == "__main__":
+    HEXPORT, MODEL, TINY = sys.argv[1:4]
+    signal.signal(signal.SIGPIPE, signal.SIG_DFL)
+    unittest.main(argv=sys.argv[:1] + sys.argv[4:], verbosity=1)

@@ -1,0 +1,98 @@
+#!/usr/bin/env python3
+"""SmolLM2 through Qualcomm's real compiler, emulator and Genie, as small as it stays meaningful.
+
+Usage: emulator_suite.py HEXPORT MODEL.gguf  (registered with ctest, label emulator)
+"""
+import json
+import pathlib
+import shutil
+import subprocess
+import sys
+import tempfile
+import unittest
+
+HEXPORT, MODEL = "", ""
+QUESTION = "What is the capital of France?"
+
+
+def run(*arguments, code=0):
+    result = subprocess.run([HEXPORT, *map(str, arguments)], capture_output=True, text=True, timeout=1500, check=False)
+    assert result.returncode == code, f"{arguments}: exit {result.returncode}\n{result.stderr}"
+    return result.stdout
+
+
+class EmulatorSuite(unittest.TestCase):
+    @classmethod
+    def setUpClass(cls):
+        cls.folder = pathlib.Path(tempfile.mkdtemp(prefix="hexport-emulator-"))
+        cls.bundle = cls.folder / "w8"
+        cls.build = json.loads(run("build", "--model", MODEL, "--out", cls.bundle, "--soc", "sm8650", "--context", 192,
+                                   "--ar", 64, "--json", "--quiet"))
+
+    @classmethod
+    def tearDownClass(cls):
+        shutil.rmtree(cls.folder, ignore_errors=True)
+
+    def ask(self, engine):
+        return json.loads(run("run", self.bundle, "--engine", engine, "--prompt", QUESTION, "--max-tokens", 6,
+                              "--temperature", 0, "--json", "--quiet"))
+
+    def test_report_holds_memory_and_time_of_each_stage(self):
+        report = json.loads((self.bundle / "report.json").read_text())
+        names = [stage["name"] for stage in report["stages"]]
+        for part in ("checkpoint", "calibrate", "quantize", "graphs", "compile weight-shared", "bundle"):
+            self.assertIn(part, names)
+        for stage in report["stages"]:
+            self.assertGreater(stage["peak_rss_mb"], 0)
+            self.assertLessEqual(stage["peak_rss_mb"], 1500)
+            if stage["name"].startswith("compile"):
+                self.assertGreater(stage["child_peak_rss_mb"], 500)
+
+    def test_bundle_is_whole_and_nothing_else_is_left(self):
+        facts = json.loads(run("inspect", self.bundle, "--hash", "--json"))
+        self.assertEqual(facts["architecture"], "llama")
+        self.assertEqual(facts["soc"], "sm8650")
+        self.assertEqual([g["name"] for g in facts["graphs"]], ["prompt_ar64_cl192_1_of_1", "token_ar1_cl192_1_of_1"])
+        listed = {f["path"] for f in facts["files"]} | {"manifest.json"}
+        there = {str(p.relative_to(self.bundle)) for p in self.bundle.rglob("*") if p.is_file()}
+        self.assertEqual(listed, there)
+        self.assertEqual([p.name for p in self.folder.iterdir()], ["w8"])
+
+    def test_same_build_again_is_up_to_date(self):
+        again = json.loads(run("build", "--model", MODEL, "--out", self.bundle, "--soc", "sm8650", "--context", 192,
+                               "--ar", 64, "--json", "--quiet"))
+        self.assertTrue(again["up_to_date"])
+        run("build", "--model", MODEL, "--out", self.bundle, "--soc", "sm8550", "--context", 192, "--ar", 64, code=2)
+
+    def test_verify_meets_the_thresholds(self):
+        result = json.loads(run("verify", self.bundle, "--samples", 2, "--json", "--quiet"))
+        self.assertGreaterEqual(result["cosine_float_qdq"], 0.997)
+        self.assertGreaterEqual(result["cosine_qdq_emulator"], 0.995)
+        self.assertGreaterEqual(result["top1_float_emulator"], 0.95)
+
+    def test_engines_begin_alike(self):
+        answers = {engine: self.ask(engine) for engine in ("cpu", "emulator", "genie")}
+        for engine, answer in answers.items():
+            self.assertIn("capital of France", answer["text"], engine)
+            self.assertEqual(answer["generated_tokens"], len(answer["token_ids"]))
+        self.assertEqual(answers["cpu"]["text"][:15], answers["emulator"]["text"][:15])
+        self.assertEqual(answers["cpu"]["text"][:15], answers["genie"]["text"][:15])
+        check = answers["emulator"]["qdq_check"]
+        self.assertTrue(check["equal"] or check["first_difference"]["qdq_margin"] < 2.0, check)
+
+    def test_damaged_bundle_is_noticed(self):
+        copy = self.folder.parent / (self.folder.name + "-damaged")
+        shutil.copytree(self.bundle, copy)
+        try:
+            path = copy / "qdq" / "weights.data"
+            data = bytearray(path.read_bytes())
+            data[len(data) // 2] ^= 1
+            path.write_bytes(data)
+            run("verify", copy, code=2)
+        finally:
+            shutil.rmtree(copy)
+
+
+if __name__ == "__main__":
+    HEXPORT, MODEL = sys.argv[1:3]
+    unittest.main(argv=sys.argv[:1] + sys.argv[3:], verbosity=1)
