@@ -5,6 +5,9 @@
 #include <cstdint>
 #include <filesystem>
 #include <memory>
+#include <nlohmann/json.hpp>
+#include <system_error>
+#include <vector>
 
 namespace hexport::ort {
 namespace {
@@ -64,6 +67,30 @@ void OnText(const char* text, int sentence_code, const void* user) {
   }
 }
 
+// Genie corrupts its heap when the tokenizer's file is missing, so that files are looked at first.
+// A config of another form is left to Genie, which refuses it by itself.
+Status CheckFiles(const std::string& config_json) {
+  const auto config = nlohmann::json::parse(config_json, nullptr, /*allow_exceptions=*/false);
+  std::vector<std::string> paths;
+  for (const char* key : {"/dialog/tokenizer/path", "/dialog/engine/backend/extensions"}) {
+    const nlohmann::json::json_pointer pointer(key);
+    if (config.contains(pointer) && config[pointer].is_string()) paths.push_back(config[pointer].get<std::string>());
+  }
+  const nlohmann::json::json_pointer bins("/dialog/engine/model/binary/ctx-bins");
+  if (config.contains(bins) && config[bins].is_array()) {
+    for (const auto& bin : config[bins]) {
+      if (bin.is_string()) paths.push_back(bin.get<std::string>());
+    }
+  }
+  for (const std::string& path : paths) {
+    std::error_code error;
+    if (!std::filesystem::is_regular_file(path, error)) {
+      return NotFound("Genie config: expected a file at " + path + ", got none");
+    }
+  }
+  return OkStatus();
+}
+
 using HandleGuard = std::unique_ptr<const void, int32_t (*)(Handle)>;
 
 }  // namespace
@@ -71,22 +98,29 @@ using HandleGuard = std::unique_ptr<const void, int32_t (*)(Handle)>;
 Status RunGenie(const std::string& config_json, const std::string& prompt,
                 const std::function<void(std::string_view text, int sentence_code)>& on_text) {
   constexpr int kWholeSentence = 0;
+  constexpr int32_t kJsonFormat = -7;  // seen with libGenie of QAIRT 2.51
+  HEXPORT_RETURN_IF_ERROR(CheckFiles(config_json));
   HEXPORT_ASSIGN_OR_RETURN(const GenieFunctions genie, LoadGenie());
   Handle config_handle = nullptr;
   if (const int32_t code = genie.config_create(config_json.c_str(), &config_handle); code != 0) {
-    return InvalidArgument("Genie config: refused with code " + std::to_string(code) +
-                           "; expected only keys that Genie knows and every mandatory one");
+    return InvalidArgument("Genie config: expected " +
+                           std::string(code == kJsonFormat ? "JSON" : "every mandatory key and no unknown one") +
+                           ", got code " + std::to_string(code) + "; its reason is on standard error");
   }
   const HandleGuard config(config_handle, genie.config_free);
   Handle dialog_handle = nullptr;
   if (const int32_t code = genie.dialog_create(config.get(), &dialog_handle); code != 0) {
-    return Internal("Genie dialog: expected it to load the context binaries, got code " + std::to_string(code));
+    return Internal("Genie dialog: expected it to load the context binaries, got code " + std::to_string(code) +
+                    "; its reason is on standard error");
   }
   const HandleGuard dialog(dialog_handle, genie.dialog_free);
   Answer answer{&on_text};
   const int32_t code = genie.dialog_query(dialog.get(), prompt.c_str(), kWholeSentence, OnText, &answer);
   if (answer.threw) return Internal("Genie query: the receiver of the text threw an exception");
-  if (code != 0) return Internal("Genie query: got code " + std::to_string(code));
+  if (code != 0) {
+    return Internal("Genie query: expected an answer, got code " + std::to_string(code) +
+                    "; its reason is on standard error");
+  }
   return OkStatus();
 }
 
