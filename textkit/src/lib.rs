@@ -1,0 +1,11 @@
+//! C ABI over Hugging Face `tokenizers` and `minijinja`; the contract is `include/textkit.h`.
+
+mod chat_template;
+mod ffi;
+mod filters;
+mod messages;
+mod python_format;
+mod python_methods;
+mod stream;
+mod template_api;
+mod tokenizer_api;
