@@ -13,7 +13,7 @@ use serde_json::{json, Map};
 
 const NAME: &str = "chat template";
 /// Instructions of one rendering; a long conversation takes some hundred a message.
-const FUEL: u64 = 100_000_000;
+const FUEL: u64 = 20_000_000;
 
 pub struct ChatTemplate {
     environment: Environment<'static>,

@@ -2,8 +2,39 @@
 
 use crate::ffi::{self, Failure, OwnedBytes};
 use crate::stream::TokenStream;
+use serde::Deserialize;
 use std::str::FromStr;
 use tokenizers::Tokenizer;
+
+/// The part of a tokenizer.json that check_added_tokens reads.
+#[derive(Deserialize)]
+struct AddedTokens {
+    #[serde(default)]
+    added_tokens: Vec<AddedToken>,
+}
+
+#[derive(Deserialize)]
+struct AddedToken {
+    id: u32,
+    content: String,
+}
+
+/// The library numbers added tokens itself, whatever the file says: where the two differ, the model would be
+/// fed ids that it does not know.
+fn check_added_tokens(json: &str, tokenizer: &Tokenizer) -> Result<(), Failure> {
+    let bad = |text: String| Failure::new(ffi::BAD_TOKENIZER, text);
+    let parsed: AddedTokens = serde_json::from_str(json).map_err(|error| bad(error.to_string()))?;
+    for AddedToken { id, content } in parsed.added_tokens {
+        let given = tokenizer.token_to_id(&content);
+        if given != Some(id) {
+            return Err(bad(format!(
+                "added token '{content}': expected id {id}, got {given:?} from the library, which numbers added \
+                 tokens on from the model's vocabulary; close the gap in the vocabulary"
+            )));
+        }
+    }
+    Ok(())
+}
 
 pub struct TokenizerHandle {
     pub tokenizer: Tokenizer,
@@ -14,6 +45,7 @@ impl TokenizerHandle {
     fn parse(json: &str) -> Result<Self, Failure> {
         let bad = |text: String| Failure::new(ffi::BAD_TOKENIZER, text);
         let mut tokenizer = Tokenizer::from_str(json).map_err(|error| bad(error.to_string()))?;
+        check_added_tokens(json, &tokenizer)?;
         tokenizer.with_truncation(None).map_err(|error| bad(error.to_string()))?;
         tokenizer.with_padding(None);
         let highest = tokenizer.get_vocab(true).into_values().max();
