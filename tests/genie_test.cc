@@ -1,4 +1,5 @@
-// Qualcomm's Genie, called without a model. Label: emulator. Answers are checked by emulator_suite.py.
+// Qualcomm's Genie, called without a model. Label: emulator. Answers are checked by
+// emulator_suite.py.
 #include "ort/genie.h"
 
 #include <gtest/gtest.h>
@@ -34,14 +35,16 @@ TEST_F(GenieTest, TextThatIsNoJsonIsRefused) {
 
 TEST_F(GenieTest, ConfigWithoutMandatoryKeysIsRefused) {
   EXPECT_THAT(Ask(R"({"dialog": {"version": 1}})"),
-              StatusIs(StatusCode::kInvalidArgument, AllOf(HasSubstr("mandatory key"), HasSubstr("code -"))));
+              StatusIs(StatusCode::kInvalidArgument,
+                       AllOf(HasSubstr("mandatory key"), HasSubstr("code -"))));
 }
 
 TEST_F(GenieTest, MissingFilesAreReportedBeforeGenieStumblesOverThem) {
   EXPECT_THAT(Ask(R"({"dialog": {"tokenizer": {"path": "/nonexistent/tokenizer.json"}}})"),
               StatusIs(StatusCode::kNotFound, HasSubstr("/nonexistent/tokenizer.json")));
-  EXPECT_THAT(Ask(R"({"dialog": {"engine": {"model": {"binary": {"ctx-bins": ["/nonexistent/a.bin"]}}}}})"),
-              StatusIs(StatusCode::kNotFound, HasSubstr("/nonexistent/a.bin")));
+  EXPECT_THAT(
+      Ask(R"({"dialog": {"engine": {"model": {"binary": {"ctx-bins": ["/nonexistent/a.bin"]}}}}})"),
+      StatusIs(StatusCode::kNotFound, HasSubstr("/nonexistent/a.bin")));
 }
 
 }  // namespace

@@ -45,8 +45,10 @@ class QnnSessionTest : public ::testing::Test {
     SessionOptions options;
     options.provider = SessionOptions::Provider::kQnn;
     options.config_entries["session.disable_cpu_ep_fallback"] = "1";
-    options.qnn_options = {
-        {"soc_model", "57"}, {"htp_arch", "75"}, {"vtcm_mb", "8"}, {"offload_graph_io_quantization", "0"}};
+    options.qnn_options = {{"soc_model", "57"},
+                           {"htp_arch", "75"},
+                           {"vtcm_mb", "8"},
+                           {"offload_graph_io_quantization", "0"}};
     return options;
   }
   SessionOptions Compile() const {
@@ -70,13 +72,15 @@ TEST_F(QnnSessionTest, ContextBinaryOnTheEmulatorAgreesWithTheCpu) {
   const auto npu = Session::Create(folder_ / "context.onnx", Npu());
   ASSERT_THAT(npu, IsOk());
   const std::string x = ReadBytes(kData / "qdq_matmul_x.bin");
-  const auto outputs = (*npu)->Run({{"x", TensorView{DType::kUInt16, {1, 4, 32}, x.data()}}}, {"y"});
+  const auto outputs =
+      (*npu)->Run({{"x", TensorView{DType::kUInt16, {1, 4, 32}, x.data()}}}, {"y"});
   ASSERT_THAT(outputs, IsOk());
   SessionOptions exact;
   exact.exact_qdq = true;
   const auto cpu = Session::Create(kData / "qdq_matmul.onnx", exact);
   ASSERT_THAT(cpu, IsOk());
-  const auto expected = (*cpu)->Run({{"x", TensorView{DType::kUInt16, {1, 4, 32}, x.data()}}}, {"y"});
+  const auto expected =
+      (*cpu)->Run({{"x", TensorView{DType::kUInt16, {1, 4, 32}, x.data()}}}, {"y"});
   ASSERT_THAT(expected, IsOk());
   const auto got = (*outputs)[0].as<uint16_t>();
   const auto want = (*expected)[0].as<uint16_t>();
@@ -91,18 +95,20 @@ TEST_F(QnnSessionTest, TraceTellsWhatTheMatMulBecame) {
   ASSERT_THAT(Session::Create(kData / "qdq_matmul.onnx", Compile()), IsOk());
   const Result<OpTrace> trace = ReadOpTrace(folder_ / "qnn_op_trace.json");
   ASSERT_THAT(trace, IsOk());
-  const auto op = std::find_if(trace->ops.begin(), trace->ops.end(),
-                               [](const TracedOp& candidate) { return candidate.qnn_op == "FullyConnected"; });
+  const auto op = std::find_if(trace->ops.begin(), trace->ops.end(), [](const TracedOp& candidate) {
+    return candidate.qnn_op == "FullyConnected";
+  });
   ASSERT_NE(op, trace->ops.end());
   EXPECT_THAT(op->nodes, ::testing::Contains("product"));
   EXPECT_TRUE(trace->unsupported.empty());
 }
 
 TEST_F(QnnSessionTest, UnsupportedNodeIsNamedWithItsReason) {
-  EXPECT_THAT(Session::Create(kData / "qdq_unsupported.onnx", Compile()),
-              StatusIs(StatusCode::kUnimplemented,
-                       AllOf(HasSubstr("qdq_unsupported.onnx: "), HasSubstr("find_places (NonZero): "),
-                             HasSubstr("static"), Not(HasSubstr("product")))));
+  EXPECT_THAT(
+      Session::Create(kData / "qdq_unsupported.onnx", Compile()),
+      StatusIs(StatusCode::kUnimplemented,
+               AllOf(HasSubstr("qdq_unsupported.onnx: "), HasSubstr("find_places (NonZero): "),
+                     HasSubstr("static"), Not(HasSubstr("product")))));
 }
 
 TEST_F(QnnSessionTest, UnsupportedNodeIsNamedWithoutATrace) {

@@ -8,15 +8,19 @@ namespace hexport::device {
 namespace {
 
 constexpr std::string_view kMapAction =
-    "close other apps, use a shorter context or split the model into more binaries; in Genie's config "
+    "close other apps, use a shorter context or split the model into more binaries; in Genie's "
+    "config "
     "use-mmap and mmap-budget limit what is mapped at once";
 constexpr std::string_view kSocAction =
-    "build for this phone's chip (hexport build --soc) and check soc_model and dsp_arch in the backend extension file";
+    "build for this phone's chip (hexport build --soc) and check soc_model and dsp_arch in the "
+    "backend extension file";
 constexpr std::string_view kVersionAction =
-    "use the QAIRT libraries of the version that made the binary (the manifest names it), or build again, and "
+    "use the QAIRT libraries of the version that made the binary (the manifest names it), or build "
+    "again, and "
     "compare the binary's hash with the manifest";
 constexpr std::string_view kTransportAction =
-    "put the libQnnHtpV<arch>Skel.so of this chip and of the same QAIRT version on the phone and point "
+    "put the libQnnHtpV<arch>Skel.so of this chip and of the same QAIRT version on the phone and "
+    "point "
     "ADSP_LIBRARY_PATH to its folder";
 
 constexpr std::array<ErrorAdvice, 10> kAdvice = {{
@@ -56,9 +60,10 @@ std::optional<int64_t> AsCode(std::string_view word) {
 }
 
 bool Announces(std::string_view word) {
-  constexpr std::array<std::string_view, 6> kWords = {"error", "err", "code", "status", "failed", "failure"};
-  return std::find(kWords.begin(), kWords.end(), word) != kWords.end() || word.ends_with("_error") ||
-         word.ends_with("errorcode");
+  constexpr std::array<std::string_view, 6> kWords = {"error",  "err",    "code",
+                                                      "status", "failed", "failure"};
+  return std::find(kWords.begin(), kWords.end(), word) != kWords.end() ||
+         word.ends_with("_error") || word.ends_with("errorcode");
 }
 
 }  // namespace

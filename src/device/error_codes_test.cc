@@ -10,7 +10,8 @@ using ::testing::AllOf;
 using ::testing::HasSubstr;
 
 TEST(ErrorCodesTest, EveryCodeSeenInTheFieldHasAdvice) {
-  for (const int64_t code : {1002, 1007, 8002, 1009, 30002, 5000, 5004, 5005, 14001, 1008, 0x138d}) {
+  for (const int64_t code :
+       {1002, 1007, 8002, 1009, 30002, 5000, 5004, 5005, 14001, 1008, 0x138d}) {
     const auto advice = ExplainErrorCode(code, "");
     ASSERT_TRUE(advice.has_value()) << code;
     EXPECT_EQ(advice->code, code);

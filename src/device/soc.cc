@@ -6,8 +6,10 @@
 namespace hexport::device {
 namespace {
 
-// VTCM sizes and model numbers are those that Qualcomm's compiler takes; LPBQ needs V69, weight sharing V73.
-constexpr Soc MakeSoc(std::string_view name, std::string_view marketing, int soc_model, int htp_arch, int vtcm_mb) {
+// VTCM sizes and model numbers are those that Qualcomm's compiler takes; LPBQ needs V69, weight
+// sharing V73.
+constexpr Soc MakeSoc(std::string_view name, std::string_view marketing, int soc_model,
+                      int htp_arch, int vtcm_mb) {
   return {name, marketing, soc_model, htp_arch, vtcm_mb, htp_arch >= 69, htp_arch >= 73};
 }
 

@@ -10,17 +10,18 @@
 namespace hexport::device {
 
 struct Soc {
-  std::string_view name;         // "sm8650"
-  std::string_view marketing;    // "Snapdragon 8 Gen 3"
-  int soc_model = 0;             // 57
-  int htp_arch = 0;              // 75
+  std::string_view name;       // "sm8650"
+  std::string_view marketing;  // "Snapdragon 8 Gen 3"
+  int soc_model = 0;           // 57
+  int htp_arch = 0;            // 75
   int vtcm_mb = 8;
-  bool supports_lpbq = true;         // V69 and newer
+  bool supports_lpbq = true;            // V69 and newer
   bool supports_weight_sharing = true;  // V73 and newer
 };
 
 std::span<const Soc> AllSocs();
-// Name in any case, with or without dashes ("SM8650", "sm8650"). Errors: kUnimplemented listing the known names.
+// Name in any case, with or without dashes ("SM8650", "sm8650"). Errors: kUnimplemented listing the
+// known names.
 Result<Soc> FindSoc(std::string_view name);
 
 }  // namespace hexport::device

@@ -39,8 +39,9 @@ TEST(SocTest, AliasesLeadToTheirChip) {
 }
 
 TEST(SocTest, UnknownNameListsTheKnownOnes) {
-  EXPECT_THAT(FindSoc("sm9999"), StatusIs(StatusCode::kUnimplemented,
-                                          AllOf(HasSubstr("\"sm9999\""), HasSubstr("sm8650"), HasSubstr("xelite"))));
+  EXPECT_THAT(FindSoc("sm9999"),
+              StatusIs(StatusCode::kUnimplemented,
+                       AllOf(HasSubstr("\"sm9999\""), HasSubstr("sm8650"), HasSubstr("xelite"))));
   EXPECT_THAT(FindSoc(""), StatusIs(StatusCode::kUnimplemented, HasSubstr("\"\"")));
 }
 

@@ -9,7 +9,8 @@
 
 namespace hexport::ort {
 
-// Nothing for types that hexport does not pass across a session's edge (strings, 4 bit integers, ...).
+// Nothing for types that hexport does not pass across a session's edge (strings, 4 bit integers,
+// ...).
 std::optional<DType> FromOnnxType(ONNXTensorElementDataType type);
 std::optional<ONNXTensorElementDataType> ToOnnxType(DType dtype);
 

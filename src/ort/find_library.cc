@@ -13,8 +13,8 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr std::array<std::string_view, 3> kQnnFiles = {"libonnxruntime_providers_qnn.so", "libQnnHtp.so",
-                                                       "libGenie.so"};
+constexpr std::array<std::string_view, 3> kQnnFiles = {"libonnxruntime_providers_qnn.so",
+                                                       "libQnnHtp.so", "libGenie.so"};
 
 bool Exists(const fs::path& path) {
   std::error_code error;
@@ -38,7 +38,8 @@ fs::path OrtLibraryInFolder(const fs::path& folder) {
   std::vector<fs::path> versions;
   std::error_code error;
   for (fs::directory_iterator it(folder, error), end; !error && it != end; it.increment(error)) {
-    if (it->path().filename().string().starts_with("libonnxruntime.so.")) versions.push_back(it->path());
+    if (it->path().filename().string().starts_with("libonnxruntime.so."))
+      versions.push_back(it->path());
   }
   return versions.empty() ? fs::path() : *std::max_element(versions.begin(), versions.end());
 }
@@ -57,7 +58,8 @@ std::vector<fs::path> CandidateRoots(const char* variable, const fs::path& confi
   std::vector<fs::path> roots;
   if (!configured.empty()) roots.push_back(configured);
   if (executable_folder.empty()) return roots;
-  for (const std::string& path : relative) roots.push_back((executable_folder / path).lexically_normal());
+  for (const std::string& path : relative)
+    roots.push_back((executable_folder / path).lexically_normal());
   return roots;
 }
 
@@ -67,9 +69,10 @@ Result<fs::path> FindOrtLibraryIn(const std::vector<fs::path>& roots) {
       if (fs::path found = OrtLibraryInFolder(folder); !found.empty()) return found;
     }
   }
-  return Unavailable("ONNX Runtime: expected libonnxruntime.so* in lib/, capi/ or directly in one of: " +
-                     JoinRoots(roots) +
-                     "; run tools/setup.sh, or set HEXPORT_ORT_ROOT to the folder that holds it");
+  return Unavailable(
+      "ONNX Runtime: expected libonnxruntime.so* in lib/, capi/ or directly in one of: " +
+      JoinRoots(roots) +
+      "; run tools/setup.sh, or set HEXPORT_ORT_ROOT to the folder that holds it");
 }
 
 Result<fs::path> FindQnnFolderIn(const std::vector<fs::path>& roots) {
@@ -86,13 +89,15 @@ Result<fs::path> FindQnnFolderIn(const std::vector<fs::path>& roots) {
         }
       }
       if (missing.empty()) return folder;
-      if (found > 0 && incomplete.empty()) incomplete = " (" + folder.string() + " lacks " + missing + ")";
+      if (found > 0 && incomplete.empty())
+        incomplete = " (" + folder.string() + " lacks " + missing + ")";
     }
   }
-  return Unavailable("Qualcomm QNN: expected libonnxruntime_providers_qnn.so, libQnnHtp.so and libGenie.so of "
-                     "the onnxruntime-qnn wheel in one of: " +
-                     JoinRoots(roots) + incomplete +
-                     "; run tools/setup.sh, or set HEXPORT_QNN_ROOT to the wheel's onnxruntime_qnn folder");
+  return Unavailable(
+      "Qualcomm QNN: expected libonnxruntime_providers_qnn.so, libQnnHtp.so and libGenie.so of "
+      "the onnxruntime-qnn wheel in one of: " +
+      JoinRoots(roots) + incomplete +
+      "; run tools/setup.sh, or set HEXPORT_QNN_ROOT to the wheel's onnxruntime_qnn folder");
 }
 
 Result<fs::path> FindOrtLibrary() {
@@ -102,7 +107,8 @@ Result<fs::path> FindOrtLibrary() {
 
 Result<fs::path> FindQnnFolder() {
   return FindQnnFolderIn(CandidateRoots(std::getenv("HEXPORT_QNN_ROOT"), HEXPORT_DEFAULT_QNN_ROOT,
-                                        ExecutableFolder(), {"../../deps/qnn/onnxruntime_qnn", "../lib"}));
+                                        ExecutableFolder(),
+                                        {"../../deps/qnn/onnxruntime_qnn", "../lib"}));
 }
 
 std::string VendorLibraryPath() {
@@ -111,7 +117,8 @@ std::string VendorLibraryPath() {
   std::error_code error;
   fs::path absolute = fs::absolute(*folder, error).lexically_normal();
   if (absolute.filename().empty()) absolute = absolute.parent_path();  // a trailing slash
-  std::string path = absolute.string() + ":" + (absolute.parent_path() / "onnxruntime_qnn.libs").string();
+  std::string path =
+      absolute.string() + ":" + (absolute.parent_path() / "onnxruntime_qnn.libs").string();
   const char* before = std::getenv("LD_LIBRARY_PATH");
   if (before != nullptr && *before != '\0') path += ":" + std::string(before);
   return path;

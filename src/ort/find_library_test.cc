@@ -21,7 +21,8 @@ class FindLibraryTest : public ::testing::Test {
  protected:
   void SetUp() override {
     root_ = fs::path(::testing::TempDir()) /
-            (std::string("find_library_") + ::testing::UnitTest::GetInstance()->current_test_info()->name());
+            (std::string("find_library_") +
+             ::testing::UnitTest::GetInstance()->current_test_info()->name());
     fs::remove_all(root_);
     fs::create_directories(root_);
   }
@@ -34,8 +35,9 @@ class FindLibraryTest : public ::testing::Test {
 };
 
 TEST(CandidateRootsTest, ConfiguredThenRelativeToTheExecutable) {
-  EXPECT_THAT(CandidateRoots(nullptr, "/configured", "/app/build/dev", {"../../deps/ort", "../lib"}),
-              ElementsAre("/configured", "/app/deps/ort", "/app/build/lib"));
+  EXPECT_THAT(
+      CandidateRoots(nullptr, "/configured", "/app/build/dev", {"../../deps/ort", "../lib"}),
+      ElementsAre("/configured", "/app/deps/ort", "/app/build/lib"));
 }
 
 TEST(CandidateRootsTest, VariableIsTheOnlyPlace) {
@@ -47,7 +49,8 @@ TEST(CandidateRootsTest, EmptyVariableCountsAsUnset) {
 }
 
 TEST_F(FindLibraryTest, FindsEachLayout) {
-  for (const char* path : {"a/lib/libonnxruntime.so.1.32.0", "b/libonnxruntime.so.1", "c/capi/libonnxruntime.so"}) {
+  for (const char* path :
+       {"a/lib/libonnxruntime.so.1.32.0", "b/libonnxruntime.so.1", "c/capi/libonnxruntime.so"}) {
     Touch(path);
     const Result<fs::path> found = FindOrtLibraryIn({root_ / std::string(path).substr(0, 1)});
     ASSERT_THAT(found, IsOk());
@@ -64,7 +67,8 @@ TEST_F(FindLibraryTest, PrefersTheShortName) {
 TEST_F(FindLibraryTest, EarlierRootWins) {
   Touch("first/libonnxruntime.so");
   Touch("second/libonnxruntime.so");
-  EXPECT_EQ(*FindOrtLibraryIn({root_ / "none", root_ / "first", root_ / "second"}), root_ / "first/libonnxruntime.so");
+  EXPECT_EQ(*FindOrtLibraryIn({root_ / "none", root_ / "first", root_ / "second"}),
+            root_ / "first/libonnxruntime.so");
 }
 
 TEST_F(FindLibraryTest, MissingOrtNamesPlacesAndRemedy) {
@@ -85,8 +89,8 @@ TEST_F(FindLibraryTest, IncompleteQnnFolderNamesTheMissingFile) {
   Touch("qnn/libonnxruntime_providers_qnn.so");
   Touch("qnn/libQnnHtp.so");
   EXPECT_THAT(FindQnnFolderIn({root_ / "qnn"}),
-              StatusIs(StatusCode::kUnavailable, AllOf(HasSubstr("qnn lacks libGenie.so"),
-                                                       HasSubstr("HEXPORT_QNN_ROOT"))));
+              StatusIs(StatusCode::kUnavailable,
+                       AllOf(HasSubstr("qnn lacks libGenie.so"), HasSubstr("HEXPORT_QNN_ROOT"))));
 }
 
 }  // namespace

@@ -38,7 +38,8 @@ Result<GenieFunctions> LoadGenie() {
   void* library = dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL);
   if (library == nullptr) {
     const char* why = dlerror();
-    return Unavailable("Genie: expected a library that loads, got \"" + std::string(why == nullptr ? path : why) +
+    return Unavailable("Genie: expected a library that loads, got \"" +
+                       std::string(why == nullptr ? path : why) +
                        "\"; start the child with LD_LIBRARY_PATH=" + VendorLibraryPath());
   }
   GenieFunctions genie;
@@ -47,7 +48,9 @@ Result<GenieFunctions> LoadGenie() {
       !Load(library, "GenieDialog_create", &genie.dialog_create) ||
       !Load(library, "GenieDialog_query", &genie.dialog_query) ||
       !Load(library, "GenieDialog_free", &genie.dialog_free)) {
-    return Unavailable(path + ": expected Genie's dialog functions, got a library without them; set HEXPORT_QNN_ROOT");
+    return Unavailable(
+        path +
+        ": expected Genie's dialog functions, got a library without them; set HEXPORT_QNN_ROOT");
   }
   return genie;
 }
@@ -61,7 +64,8 @@ void OnText(const char* text, int sentence_code, const void* user) {
   auto* answer = static_cast<Answer*>(const_cast<void*>(user));
   if (answer->threw || !*answer->on_text) return;
   try {
-    (*answer->on_text)(text == nullptr ? std::string_view() : std::string_view(text), sentence_code);
+    (*answer->on_text)(text == nullptr ? std::string_view() : std::string_view(text),
+                       sentence_code);
   } catch (...) {
     answer->threw = true;  // no exception may cross the vendor's frames
   }
@@ -74,7 +78,8 @@ Status CheckFiles(const std::string& config_json) {
   std::vector<std::string> paths;
   for (const char* key : {"/dialog/tokenizer/path", "/dialog/engine/backend/extensions"}) {
     const nlohmann::json::json_pointer pointer(key);
-    if (config.contains(pointer) && config[pointer].is_string()) paths.push_back(config[pointer].get<std::string>());
+    if (config.contains(pointer) && config[pointer].is_string())
+      paths.push_back(config[pointer].get<std::string>());
   }
   const nlohmann::json::json_pointer bins("/dialog/engine/model/binary/ctx-bins");
   if (config.contains(bins) && config[bins].is_array()) {
@@ -103,19 +108,21 @@ Status RunGenie(const std::string& config_json, const std::string& prompt,
   HEXPORT_ASSIGN_OR_RETURN(const GenieFunctions genie, LoadGenie());
   Handle config_handle = nullptr;
   if (const int32_t code = genie.config_create(config_json.c_str(), &config_handle); code != 0) {
-    return InvalidArgument("Genie config: expected " +
-                           std::string(code == kJsonFormat ? "JSON" : "every mandatory key and no unknown one") +
-                           ", got code " + std::to_string(code) + "; its reason is on standard error");
+    return InvalidArgument(
+        "Genie config: expected " +
+        std::string(code == kJsonFormat ? "JSON" : "every mandatory key and no unknown one") +
+        ", got code " + std::to_string(code) + "; its reason is on standard error");
   }
   const HandleGuard config(config_handle, genie.config_free);
   Handle dialog_handle = nullptr;
   if (const int32_t code = genie.dialog_create(config.get(), &dialog_handle); code != 0) {
-    return Internal("Genie dialog: expected it to load the context binaries, got code " + std::to_string(code) +
-                    "; its reason is on standard error");
+    return Internal("Genie dialog: expected it to load the context binaries, got code " +
+                    std::to_string(code) + "; its reason is on standard error");
   }
   const HandleGuard dialog(dialog_handle, genie.dialog_free);
   Answer answer{&on_text};
-  const int32_t code = genie.dialog_query(dialog.get(), prompt.c_str(), kWholeSentence, OnText, &answer);
+  const int32_t code =
+      genie.dialog_query(dialog.get(), prompt.c_str(), kWholeSentence, OnText, &answer);
   if (answer.threw) return Internal("Genie query: the receiver of the text threw an exception");
   if (code != 0) {
     return Internal("Genie query: expected an answer, got code " + std::to_string(code) +

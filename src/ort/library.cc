@@ -15,10 +15,12 @@ namespace {
 
 constexpr size_t kLogLinesInMessage = 8;
 
-void ORT_API_CALL KeepLogLine(void* ring, OrtLoggingLevel severity, const char* category, const char* /*log_id*/,
-                              const char* /*code_location*/, const char* message) {
+void ORT_API_CALL KeepLogLine(void* ring, OrtLoggingLevel severity, const char* category,
+                              const char* /*log_id*/, const char* /*code_location*/,
+                              const char* message) {
   if (severity < ORT_LOGGING_LEVEL_WARNING || message == nullptr) return;
-  static_cast<LogRing*>(ring)->Add(std::string(category == nullptr ? "" : category) + ": " + message);
+  static_cast<LogRing*>(ring)->Add(std::string(category == nullptr ? "" : category) + ": " +
+                                   message);
 }
 
 StatusCode FromOrtCode(OrtErrorCode code) {
@@ -50,7 +52,8 @@ Result<Library*> OpenLibrary() {
   auto get_api_base = reinterpret_cast<GetApiBase>(dlsym(handle, "OrtGetApiBase"));
   if (get_api_base == nullptr) {
     dlclose(handle);
-    return Unavailable(path.string() + ": expected the function OrtGetApiBase, got none; set HEXPORT_ORT_ROOT");
+    return Unavailable(path.string() +
+                       ": expected the function OrtGetApiBase, got none; set HEXPORT_ORT_ROOT");
   }
   auto library = std::make_unique<Library>();
   library->base = get_api_base();
@@ -58,11 +61,12 @@ Result<Library*> OpenLibrary() {
   if (library->api == nullptr) {
     std::string version = library->base->GetVersionString();
     dlclose(handle);
-    return Unavailable(path.string() + ": expected ONNX Runtime 1." + std::to_string(ORT_API_VERSION) +
-                       " or newer, got " + version + "; run tools/setup.sh or set HEXPORT_ORT_ROOT");
+    return Unavailable(path.string() + ": expected ONNX Runtime 1." +
+                       std::to_string(ORT_API_VERSION) + " or newer, got " + version +
+                       "; run tools/setup.sh or set HEXPORT_ORT_ROOT");
   }
-  OrtStatus* status = library->api->CreateEnvWithCustomLogger(KeepLogLine, &library->log, ORT_LOGGING_LEVEL_ERROR,
-                                                              "hexport", &library->env);
+  OrtStatus* status = library->api->CreateEnvWithCustomLogger(
+      KeepLogLine, &library->log, ORT_LOGGING_LEVEL_ERROR, "hexport", &library->env);
   HEXPORT_RETURN_IF_ERROR(ToStatus(*library, status, "ONNX Runtime environment", 0));
   return library.release();
 }

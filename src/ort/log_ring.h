@@ -1,4 +1,5 @@
-// The last lines ONNX Runtime and its providers logged, kept for error messages instead of being printed.
+// The last lines ONNX Runtime and its providers logged, kept for error messages instead of being
+// printed.
 #pragma once
 
 #include <cstdint>

@@ -22,7 +22,8 @@ TracedOp ReadOp(const json& mapping) {
 }
 
 std::string ReadUnsupported(const json& node) {
-  std::string text = node.at("node_name").get<std::string>() + " (" + node.value("op_type", "?") + ")";
+  std::string text =
+      node.at("node_name").get<std::string>() + " (" + node.value("op_type", "?") + ")";
   if (const std::string reason = node.value("reason", ""); !reason.empty()) text += ": " + reason;
   return text;
 }
@@ -37,11 +38,13 @@ Result<OpTrace> ParseOpTrace(std::string_view text, std::string_view where) {
       ++trace.subgraphs;
       for (const json& mapping : subgraph.at("op_mappings")) trace.ops.push_back(ReadOp(mapping));
     }
-    for (const json& node : document.at("unsupported_nodes")) trace.unsupported.push_back(ReadUnsupported(node));
+    for (const json& node : document.at("unsupported_nodes"))
+      trace.unsupported.push_back(ReadUnsupported(node));
     trace.onnx_nodes = document.at("summary").at("total_onnx_nodes").get<int64_t>();
     return trace;
   } catch (const json::exception& error) {
-    return DataLoss(std::string(where) + ": expected an op trace of the QNN provider, got: " + error.what());
+    return DataLoss(std::string(where) +
+                    ": expected an op trace of the QNN provider, got: " + error.what());
   }
 }
 

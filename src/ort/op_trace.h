@@ -13,10 +13,11 @@
 namespace hexport::ort {
 
 struct TracedOp {
-  std::string name;                // of the QNN op
-  std::string qnn_op;              // "FullyConnected"
-  std::string group;               // "OrtNodeUnit", or the fusion: "LowPowerBlockQuantizedMatMulFusion"
-  std::vector<std::string> nodes;  // names of the ONNX nodes it stands for, Quantize and Dequantize among them
+  std::string name;    // of the QNN op
+  std::string qnn_op;  // "FullyConnected"
+  std::string group;   // "OrtNodeUnit", or the fusion: "LowPowerBlockQuantizedMatMulFusion"
+  std::vector<std::string>
+      nodes;  // names of the ONNX nodes it stands for, Quantize and Dequantize among them
 };
 
 struct OpTrace {

@@ -34,37 +34,42 @@ TEST(OpTraceTest, ReadsWhichNodesBecameWhichOp) {
 TEST(OpTraceTest, ReadsUnsupportedNodesWithTheirReason) {
   const Result<OpTrace> trace = ReadOpTrace(kData / "unsupported/qnn_op_trace.json");
   ASSERT_THAT(trace, IsOk());
-  EXPECT_THAT(trace->unsupported, ElementsAre(HasSubstr("y_DQ (DequantizeLinear): "),
-                                              AllOf(HasSubstr("find_places (NonZero): "), HasSubstr("static"))));
+  EXPECT_THAT(trace->unsupported,
+              ElementsAre(HasSubstr("y_DQ (DequantizeLinear): "),
+                          AllOf(HasSubstr("find_places (NonZero): "), HasSubstr("static"))));
 }
 
 TEST(OpTraceTest, MissingFileIsNotFound) {
-  EXPECT_THAT(ReadOpTrace(kData / "none.json"), StatusIs(StatusCode::kNotFound, HasSubstr("none.json")));
+  EXPECT_THAT(ReadOpTrace(kData / "none.json"),
+              StatusIs(StatusCode::kNotFound, HasSubstr("none.json")));
 }
 
 TEST(OpTraceTest, TextThatIsNoTraceIsDataLoss) {
   EXPECT_THAT(ParseOpTrace("{", "trace"), StatusIs(StatusCode::kDataLoss, HasSubstr("trace: ")));
   EXPECT_THAT(ParseOpTrace("[]", "trace"), StatusIs(StatusCode::kDataLoss, HasSubstr("trace: ")));
-  EXPECT_THAT(ParseOpTrace(R"({"subgraph_traces": 3, "unsupported_nodes": [], "summary": {}})", "trace"),
-              StatusIs(StatusCode::kDataLoss, HasSubstr("trace: ")));
+  EXPECT_THAT(
+      ParseOpTrace(R"({"subgraph_traces": 3, "unsupported_nodes": [], "summary": {}})", "trace"),
+      StatusIs(StatusCode::kDataLoss, HasSubstr("trace: ")));
 }
 
 TEST(UnsupportedNodesTest, TakesNamesFromTheLogOnceEach) {
-  EXPECT_THAT(
-      UnsupportedNodes({"something else",
-                        "x: Unsupported nodes in QNN EP: { name: a, type: NonZero }, { name: b/c, type: TopK }, ",
-                        "x: Unsupported nodes in QNN EP: { name: a, type: NonZero }, "}),
-      ElementsAre("a (NonZero)", "b/c (TopK)"));
+  EXPECT_THAT(UnsupportedNodes({"something else",
+                                "x: Unsupported nodes in QNN EP: { name: a, type: NonZero }, { "
+                                "name: b/c, type: TopK }, ",
+                                "x: Unsupported nodes in QNN EP: { name: a, type: NonZero }, "}),
+              ElementsAre("a (NonZero)", "b/c (TopK)"));
 }
 
 TEST(UnsupportedNodesTest, CutLineGivesNoHalfName) {
-  EXPECT_THAT(UnsupportedNodes({"Unsupported nodes in QNN EP: { name: a, type: NonZ"}), ElementsAre());
+  EXPECT_THAT(UnsupportedNodes({"Unsupported nodes in QNN EP: { name: a, type: NonZ"}),
+              ElementsAre());
 }
 
 TEST(UnsupportedNodesTest, ErrorTakesTheReasonFromTheTrace) {
   EXPECT_THAT(UnsupportedNodesError({"find_places (NonZero)"}, kData / "unsupported"),
               StatusIs(StatusCode::kUnimplemented,
-                       AllOf(HasSubstr("find_places (NonZero): NonZero output shape"), Not(HasSubstr("y_DQ")))));
+                       AllOf(HasSubstr("find_places (NonZero): NonZero output shape"),
+                             Not(HasSubstr("y_DQ")))));
 }
 
 TEST(UnsupportedNodesTest, ErrorWithoutATraceStillNamesTheNode) {

@@ -19,7 +19,8 @@ Status RegisterOnce(Library& library, const std::filesystem::path& folder) {
   if (registered) return OkStatus();
   const std::filesystem::path plugin = folder / "libonnxruntime_providers_qnn.so";
   const uint64_t mark = library.log.Mark();
-  OrtStatus* status = library.api->RegisterExecutionProviderLibrary(library.env, kProviderName, plugin.c_str());
+  OrtStatus* status =
+      library.api->RegisterExecutionProviderLibrary(library.env, kProviderName, plugin.c_str());
   if (Status failed = ToStatus(library, status, plugin.string(), mark); !failed.ok()) {
     return Unavailable(failed.message() + "; expected a QNN plugin that fits this ONNX Runtime");
   }
@@ -39,11 +40,12 @@ Status AppendQnn(Library& library, const SessionOptions& options, OrtSessionOpti
       ToStatus(library, library.api->GetEpDevices(library.env, &all, &count), "QNN devices", mark));
   std::vector<const OrtEpDevice*> devices;
   for (size_t i = 0; i < count; ++i) {
-    if (std::strcmp(library.api->EpDevice_EpName(all[i]), kProviderName) == 0) devices.push_back(all[i]);
+    if (std::strcmp(library.api->EpDevice_EpName(all[i]), kProviderName) == 0)
+      devices.push_back(all[i]);
   }
   if (devices.empty()) {
-    return Unavailable("QNN devices: expected at least one device of " + std::string(kProviderName) +
-                       ", got none of " + std::to_string(count));
+    return Unavailable("QNN devices: expected at least one device of " +
+                       std::string(kProviderName) + ", got none of " + std::to_string(count));
   }
   std::map<std::string, std::string> merged = options.qnn_options;
   merged.try_emplace("backend_path", (folder / "libQnnHtp.so").string());

@@ -38,7 +38,8 @@ size_t BuildIdLength(std::string_view text) {
 std::string FindBuildId(std::string_view bytes) {
   for (size_t at = bytes.find('v'); at != std::string_view::npos; at = bytes.find('v', at + 1)) {
     const std::string_view rest = bytes.substr(at + 1);
-    if (const size_t length = BuildIdLength(rest); length > 0) return std::string(rest.substr(0, length));
+    if (const size_t length = BuildIdLength(rest); length > 0)
+      return std::string(rest.substr(0, length));
   }
   return "";
 }
@@ -49,7 +50,8 @@ std::string VersionOfPackageInfo(std::string_view python) {
   const size_t open = python.find_first_of("'\"\n", key);
   if (open == std::string_view::npos || python[open] == '\n') return "";
   const size_t close = python.find(python[open], open + 1);
-  return close == std::string_view::npos ? "" : std::string(python.substr(open + 1, close - open - 1));
+  return close == std::string_view::npos ? ""
+                                         : std::string(python.substr(open + 1, close - open - 1));
 }
 
 Result<std::string> QnnVersion() {

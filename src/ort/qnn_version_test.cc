@@ -8,10 +8,13 @@ namespace hexport::ort {
 namespace {
 
 TEST(QnnVersionTest, FindsTheBuildIdAmongBytes) {
-  EXPECT_EQ(FindBuildId(std::string("v1.2\0v2.x v2.51.0.260929181845.\n", 32)), "2.51.0.260929181845");
+  EXPECT_EQ(FindBuildId(std::string("v1.2\0v2.x v2.51.0.260929181845.\n", 32)),
+            "2.51.0.260929181845");
 }
 
-TEST(QnnVersionTest, FindsItAtTheVeryEnd) { EXPECT_EQ(FindBuildId("xxv2.36.1.123456789"), "2.36.1.123456789"); }
+TEST(QnnVersionTest, FindsItAtTheVeryEnd) {
+  EXPECT_EQ(FindBuildId("xxv2.36.1.123456789"), "2.36.1.123456789");
+}
 
 TEST(QnnVersionTest, ShortNumbersAreNoBuildId) {
   EXPECT_EQ(FindBuildId("v2.51.0.2609"), "");

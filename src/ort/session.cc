@@ -33,7 +33,8 @@ std::string Names(const std::vector<IoInfo>& infos) {
 }
 
 const IoInfo* FindIo(const std::vector<IoInfo>& infos, std::string_view name) {
-  const auto found = std::find_if(infos.begin(), infos.end(), [&](const IoInfo& i) { return i.name == name; });
+  const auto found =
+      std::find_if(infos.begin(), infos.end(), [&](const IoInfo& i) { return i.name == name; });
   return found == infos.end() ? nullptr : &*found;
 }
 
@@ -45,13 +46,14 @@ Status CheckInput(const IoInfo& info, const TensorView& view) {
     fits = view.shape[i] >= 0 && (info.shape[i] == kDynamicDim || info.shape[i] == view.shape[i]);
   }
   if (!fits) {
-    return InvalidArgument("input " + info.name + ": expected " + Describe(info.dtype, info.shape) + ", got " +
-                           Describe(view.dtype, view.shape));
+    return InvalidArgument("input " + info.name + ": expected " + Describe(info.dtype, info.shape) +
+                           ", got " + Describe(view.dtype, view.shape));
   }
   const int64_t bytes = NumBytes(view.dtype, view.shape);
   if (bytes < 0 || (bytes > 0 && view.data == nullptr)) {
     return InvalidArgument("input " + info.name + ": expected " + Describe(view.dtype, view.shape) +
-                           " bytes, got " + (bytes < 0 ? "a size that overflows" : "a null pointer"));
+                           " bytes, got " +
+                           (bytes < 0 ? "a size that overflows" : "a null pointer"));
   }
   return OkStatus();
 }
@@ -86,7 +88,8 @@ Result<IoInfo> Session::Impl::ReadTypeInfo(std::string name, const OrtTypeInfo* 
   HEXPORT_RETURN_IF_ERROR(Check(api().GetTensorElementType(tensor, &element), name, mark));
   const std::optional<DType> dtype = FromOnnxType(element);
   if (!dtype) {
-    return Unimplemented(name + ": expected a number or bool of at least 8 bits, got ONNX element type " +
+    return Unimplemented(name +
+                         ": expected a number or bool of at least 8 bits, got ONNX element type " +
                          std::to_string(element));
   }
   size_t rank = 0;
@@ -104,7 +107,8 @@ Result<std::vector<IoInfo>> Session::Impl::InspectSide(bool input) {
   HEXPORT_RETURN_IF_ERROR(Check(api().GetAllocatorWithDefaultOptions(&allocator), where, mark));
   size_t count = 0;
   const OrtSession* s = session.get();
-  OrtStatus* counted = input ? api().SessionGetInputCount(s, &count) : api().SessionGetOutputCount(s, &count);
+  OrtStatus* counted =
+      input ? api().SessionGetInputCount(s, &count) : api().SessionGetOutputCount(s, &count);
   HEXPORT_RETURN_IF_ERROR(Check(counted, where, mark));
   std::vector<IoInfo> infos;
   for (size_t i = 0; i < count; ++i) {
@@ -127,8 +131,9 @@ Result<std::vector<IoInfo>> Session::Impl::InspectSide(bool input) {
 
 Status Session::Impl::Inspect() {
   OrtMemoryInfo* memory = nullptr;
-  HEXPORT_RETURN_IF_ERROR(Check(api().CreateCpuMemoryInfo(OrtDeviceAllocator, OrtMemTypeDefault, &memory),
-                                "CPU memory", library->log.Mark()));
+  HEXPORT_RETURN_IF_ERROR(
+      Check(api().CreateCpuMemoryInfo(OrtDeviceAllocator, OrtMemTypeDefault, &memory), "CPU memory",
+            library->log.Mark()));
   cpu_memory = Handle<OrtMemoryInfo>(memory, api().ReleaseMemoryInfo);
   HEXPORT_ASSIGN_OR_RETURN(inputs, InspectSide(true));
   HEXPORT_ASSIGN_OR_RETURN(outputs, InspectSide(false));
@@ -139,12 +144,14 @@ Result<Value> Session::Impl::Wrap(DType dtype, const Shape& shape, void* data) c
   static std::byte nothing[1];  // a tensor without elements still wants an address
   const std::optional<ONNXTensorElementDataType> element = ToOnnxType(dtype);
   const int64_t bytes = NumBytes(dtype, shape);
-  if (!element || bytes < 0) return Internal("tensor " + Describe(dtype, shape) + " cannot be passed on");
+  if (!element || bytes < 0)
+    return Internal("tensor " + Describe(dtype, shape) + " cannot be passed on");
   OrtValue* value = nullptr;
-  HEXPORT_RETURN_IF_ERROR(Check(api().CreateTensorWithDataAsOrtValue(
-                                    cpu_memory.get(), data == nullptr ? nothing : data, static_cast<size_t>(bytes),
-                                    shape.data(), shape.size(), *element, &value),
-                                Describe(dtype, shape), library->log.Mark()));
+  HEXPORT_RETURN_IF_ERROR(
+      Check(api().CreateTensorWithDataAsOrtValue(cpu_memory.get(), data == nullptr ? nothing : data,
+                                                 static_cast<size_t>(bytes), shape.data(),
+                                                 shape.size(), *element, &value),
+            Describe(dtype, shape), library->log.Mark()));
   return Value(value, api().ReleaseValue);
 }
 
@@ -157,11 +164,13 @@ Result<Tensor> Session::Impl::Copy(const IoInfo& info, OrtValue* value) const {
   size_t rank = 0;
   HEXPORT_RETURN_IF_ERROR(Check(api().GetDimensionsCount(raw, &rank), info.name, mark));
   Tensor tensor{info.dtype, Shape(rank), {}};
-  HEXPORT_RETURN_IF_ERROR(Check(api().GetDimensions(raw, tensor.shape.data(), rank), info.name, mark));
+  HEXPORT_RETURN_IF_ERROR(
+      Check(api().GetDimensions(raw, tensor.shape.data(), rank), info.name, mark));
   void* data = nullptr;
   HEXPORT_RETURN_IF_ERROR(Check(api().GetTensorMutableData(value, &data), info.name, mark));
   const int64_t bytes = NumBytes(tensor.dtype, tensor.shape);
-  if (bytes < 0) return Internal(info.name + ": ONNX Runtime returned shape " + ShapeString(tensor.shape));
+  if (bytes < 0)
+    return Internal(info.name + ": ONNX Runtime returned shape " + ShapeString(tensor.shape));
   const auto* first = static_cast<const std::byte*>(data);
   if (bytes > 0) tensor.bytes.assign(first, first + bytes);
   return tensor;
@@ -173,8 +182,10 @@ Result<std::vector<Tensor>> Session::Impl::Run(const std::map<std::string, Tenso
   std::vector<const char*> input_names, output_names;
   std::vector<const OrtValue*> input_values;
   for (const auto& [name, view] : feeds) {
-    // ONNX Runtime takes a pointer to mutable bytes for inputs and outputs alike, but only reads inputs.
-    HEXPORT_ASSIGN_OR_RETURN(Value value, Wrap(view.dtype, view.shape, const_cast<void*>(view.data)));
+    // ONNX Runtime takes a pointer to mutable bytes for inputs and outputs alike, but only reads
+    // inputs.
+    HEXPORT_ASSIGN_OR_RETURN(Value value,
+                             Wrap(view.dtype, view.shape, const_cast<void*>(view.data)));
     input_names.push_back(name.c_str());
     input_values.push_back(value.get());
     held.push_back(std::move(value));
@@ -186,13 +197,15 @@ Result<std::vector<Tensor>> Session::Impl::Run(const std::map<std::string, Tenso
     if (!IsStatic(wanted[i]->shape)) continue;  // left to ONNX Runtime
     results[i] = {wanted[i]->dtype, wanted[i]->shape, {}};
     results[i].bytes.resize(static_cast<size_t>(NumBytes(results[i].dtype, results[i].shape)));
-    HEXPORT_ASSIGN_OR_RETURN(Value value, Wrap(results[i].dtype, results[i].shape, results[i].bytes.data()));
+    HEXPORT_ASSIGN_OR_RETURN(Value value,
+                             Wrap(results[i].dtype, results[i].shape, results[i].bytes.data()));
     output_values[i] = value.get();
     held.push_back(std::move(value));
   }
   const uint64_t mark = library->log.Mark();
-  OrtStatus* status = api().Run(session.get(), nullptr, input_names.data(), input_values.data(), input_names.size(),
-                                output_names.data(), output_names.size(), output_values.data());
+  OrtStatus* status =
+      api().Run(session.get(), nullptr, input_names.data(), input_values.data(), input_names.size(),
+                output_names.data(), output_names.size(), output_values.data());
   std::vector<Value> allocated;
   for (size_t i = 0; i < wanted.size(); ++i) {
     if (!IsStatic(wanted[i]->shape)) allocated.emplace_back(output_values[i], api().ReleaseValue);
@@ -215,9 +228,10 @@ namespace {
 
 // `create` calls CreateSession or CreateSessionFromArray.
 template <typename CreateCall>
-Result<Handle<OrtSession>> Open(Library& library, const SessionOptions& options, std::string_view where,
-                                const CreateCall& create) {
-  HEXPORT_ASSIGN_OR_RETURN(const Handle<OrtSessionOptions> ort_options, MakeOrtOptions(library, options));
+Result<Handle<OrtSession>> Open(Library& library, const SessionOptions& options,
+                                std::string_view where, const CreateCall& create) {
+  HEXPORT_ASSIGN_OR_RETURN(const Handle<OrtSessionOptions> ort_options,
+                           MakeOrtOptions(library, options));
   const uint64_t mark = library.log.Mark();
   OrtSession* session = nullptr;
   const Status status = ToStatus(library, create(ort_options.get(), &session), where, mark);
@@ -227,13 +241,15 @@ Result<Handle<OrtSession>> Open(Library& library, const SessionOptions& options,
   const std::vector<std::string> nodes = UnsupportedNodes(library.log.LinesSince(mark));
   if (nodes.empty()) return status;
   const auto trace_dir = options.qnn_options.find("framework_op_trace_dir");
-  return UnsupportedNodesError(nodes, trace_dir == options.qnn_options.end() ? "" : trace_dir->second)
+  return UnsupportedNodesError(nodes,
+                               trace_dir == options.qnn_options.end() ? "" : trace_dir->second)
       .WithContext(where);
 }
 
 }  // namespace
 
-Result<std::unique_ptr<Session>> Session::Create(const std::filesystem::path& model, const SessionOptions& options) {
+Result<std::unique_ptr<Session>> Session::Create(const std::filesystem::path& model,
+                                                 const SessionOptions& options) {
   std::error_code error;
   if (!std::filesystem::is_regular_file(model, error)) {
     return NotFound(model.string() + ": expected an ONNX model file, got " +
@@ -242,24 +258,28 @@ Result<std::unique_ptr<Session>> Session::Create(const std::filesystem::path& mo
   HEXPORT_ASSIGN_OR_RETURN(Library* const library, GetLibrary());
   std::unique_ptr<Session> made(new Session());
   made->impl_->library = library;
-  HEXPORT_ASSIGN_OR_RETURN(
-      made->impl_->session,
-      Open(*library, options, model.string(), [&](const OrtSessionOptions* ort_options, OrtSession** session) {
-        return library->api->CreateSession(library->env, model.c_str(), ort_options, session);
-      }));
+  HEXPORT_ASSIGN_OR_RETURN(made->impl_->session,
+                           Open(*library, options, model.string(),
+                                [&](const OrtSessionOptions* ort_options, OrtSession** session) {
+                                  return library->api->CreateSession(library->env, model.c_str(),
+                                                                     ort_options, session);
+                                }));
   HEXPORT_RETURN_IF_ERROR(made->impl_->Inspect().WithContext(model.string()));
   return made;
 }
 
-Result<std::unique_ptr<Session>> Session::CreateFromBytes(std::string_view model, const SessionOptions& options) {
+Result<std::unique_ptr<Session>> Session::CreateFromBytes(std::string_view model,
+                                                          const SessionOptions& options) {
   HEXPORT_ASSIGN_OR_RETURN(Library* const library, GetLibrary());
   std::unique_ptr<Session> made(new Session());
   made->impl_->library = library;
-  HEXPORT_ASSIGN_OR_RETURN(
-      made->impl_->session,
-      Open(*library, options, "model in memory", [&](const OrtSessionOptions* ort_options, OrtSession** session) {
-        return library->api->CreateSessionFromArray(library->env, model.data(), model.size(), ort_options, session);
-      }));
+  HEXPORT_ASSIGN_OR_RETURN(made->impl_->session,
+                           Open(*library, options, "model in memory",
+                                [&](const OrtSessionOptions* ort_options, OrtSession** session) {
+                                  return library->api->CreateSessionFromArray(
+                                      library->env, model.data(), model.size(), ort_options,
+                                      session);
+                                }));
   HEXPORT_RETURN_IF_ERROR(made->impl_->Inspect().WithContext("model in memory"));
   return made;
 }
@@ -268,14 +288,15 @@ Result<std::vector<Tensor>> Session::Run(const std::map<std::string, TensorView>
                                          const std::vector<std::string>& output_names) {
   for (const auto& [name, view] : inputs) {
     if (FindIo(impl_->inputs, name) == nullptr) {
-      return InvalidArgument("input " + name + ": expected one of " + Names(impl_->inputs) + ", got this name");
+      return InvalidArgument("input " + name + ": expected one of " + Names(impl_->inputs) +
+                             ", got this name");
     }
   }
   for (const IoInfo& info : impl_->inputs) {
     const auto found = inputs.find(info.name);
     if (found == inputs.end()) {
-      return InvalidArgument("input " + info.name + ": expected " + Describe(info.dtype, info.shape) +
-                             ", got nothing");
+      return InvalidArgument("input " + info.name + ": expected " +
+                             Describe(info.dtype, info.shape) + ", got nothing");
     }
     HEXPORT_RETURN_IF_ERROR(CheckInput(info, found->second));
   }
@@ -283,7 +304,8 @@ Result<std::vector<Tensor>> Session::Run(const std::map<std::string, TensorView>
   for (const std::string& name : output_names) {
     wanted.push_back(FindIo(impl_->outputs, name));
     if (wanted.back() == nullptr) {
-      return InvalidArgument("output " + name + ": expected one of " + Names(impl_->outputs) + ", got this name");
+      return InvalidArgument("output " + name + ": expected one of " + Names(impl_->outputs) +
+                             ", got this name");
     }
   }
   if (output_names.empty()) {

@@ -1,5 +1,6 @@
-// ONNX Runtime behind a small face: the only folder that includes its headers. The library is opened at run
-// time (HEXPORT_ORT_ROOT, HEXPORT_QNN_ROOT, else the places the build was configured with).
+// ONNX Runtime behind a small face: the only folder that includes its headers. The library is
+// opened at run time (HEXPORT_ORT_ROOT, HEXPORT_QNN_ROOT, else the places the build was configured
+// with).
 #pragma once
 
 #include <cstddef>
@@ -43,38 +44,45 @@ struct IoInfo {
 struct SessionOptions {
   enum class Provider { kCpu, kQnn };
   Provider provider = Provider::kCpu;
-  int intra_op_threads = 0;          // 0: ONNX Runtime's choice
-  bool optimize = true;              // false: no graph rewriting at all
-  bool exact_qdq = false;            // keep every Quantize/Dequantize as written (session.disable_quant_qdq)
-  bool prepack = true;               // false saves a copy of the weights
+  int intra_op_threads = 0;  // 0: ONNX Runtime's choice
+  bool optimize = true;      // false: no graph rewriting at all
+  bool exact_qdq = false;  // keep every Quantize/Dequantize as written (session.disable_quant_qdq)
+  bool prepack = true;     // false saves a copy of the weights
   bool memory_arena = false;
   std::map<std::string, std::string> config_entries;  // "ep.context_enable": "1", ...
-  std::map<std::string, std::string> qnn_options;     // "soc_model": "57", ...; backend_path is filled in
+  // "soc_model": "57", ...; backend_path is filled in.
+  std::map<std::string, std::string> qnn_options;
 };
 
-// Both look in the environment variable's folder only, when it is set (HEXPORT_ORT_ROOT, HEXPORT_QNN_ROOT); else in
-// the configured folder, then relative to the executable (see find_library.h).
-// Folder layouts accepted: <root>/lib/libonnxruntime.so*, <root>/libonnxruntime.so*, <root>/capi/...
-// Errors: kUnavailable, with the places looked at and what to set.
+// Both look in the environment variable's folder only, when it is set (HEXPORT_ORT_ROOT,
+// HEXPORT_QNN_ROOT); else in the configured folder, then relative to the executable (see
+// find_library.h). Folder layouts accepted: <root>/lib/libonnxruntime.so*,
+// <root>/libonnxruntime.so*, <root>/capi/... Errors: kUnavailable, with the places looked at and
+// what to set.
 Result<std::filesystem::path> FindOrtLibrary();
-// Folder that holds libonnxruntime_providers_qnn.so, libQnnHtp.so, libGenie.so. Errors: kUnavailable.
+// Folder that holds libonnxruntime_providers_qnn.so, libQnnHtp.so, libGenie.so. Errors:
+// kUnavailable.
 Result<std::filesystem::path> FindQnnFolder();
-// Value of LD_LIBRARY_PATH for a child that loads libGenie.so: the QNN folder, the C++ runtime of its wheel
-// (<QNN folder>/../onnxruntime_qnn.libs), then the present value. "" when the QNN folder is not found.
+// Value of LD_LIBRARY_PATH for a child that loads libGenie.so: the QNN folder, the C++ runtime of
+// its wheel (<QNN folder>/../onnxruntime_qnn.libs), then the present value. "" when the QNN folder
+// is not found.
 std::string VendorLibraryPath();
-// "1.32.0"; QAIRT's build id as the backend library reports or contains it ("unknown" when it can't be read).
+// "1.32.0"; QAIRT's build id as the backend library reports or contains it ("unknown" when it can't
+// be read).
 Result<std::string> OrtVersion();
 Result<std::string> QnnVersion();
 
 // A loaded model. Run is not thread-safe.
 class Session {
  public:
-  // Errors: kUnavailable (library missing), kNotFound (model), kDataLoss (not a valid model), kInternal with ONNX
-  // Runtime's own message and what it logged;
-  // kUnimplemented naming the node when the NPU cannot take it and CPU fallback is off.
-  static Result<std::unique_ptr<Session>> Create(const std::filesystem::path& model, const SessionOptions& options);
+  // Errors: kUnavailable (library missing), kNotFound (model), kDataLoss (not a valid model),
+  // kInternal with ONNX Runtime's own message and what it logged; kUnimplemented naming the node
+  // when the NPU cannot take it and CPU fallback is off.
+  static Result<std::unique_ptr<Session>> Create(const std::filesystem::path& model,
+                                                 const SessionOptions& options);
   // A serialized model in memory (no external data).
-  static Result<std::unique_ptr<Session>> CreateFromBytes(std::string_view model, const SessionOptions& options);
+  static Result<std::unique_ptr<Session>> CreateFromBytes(std::string_view model,
+                                                          const SessionOptions& options);
   ~Session();
   const std::vector<IoInfo>& inputs() const;
   const std::vector<IoInfo>& outputs() const;

@@ -11,7 +11,7 @@ namespace {
 std::map<std::string, std::string> ConfigEntries(const SessionOptions& options) {
   std::map<std::string, std::string> entries;
   if (options.exact_qdq) {
-    entries["session.disable_quant_qdq"] = "1";          // no fusion of DQ-op-Q into an integer kernel
+    entries["session.disable_quant_qdq"] = "1";  // no fusion of DQ-op-Q into an integer kernel
     entries["session.disable_double_qdq_remover"] = "1";  // Q-DQ-Q-DQ rounds twice: keep both
   }
   if (!options.prepack) entries["session.disable_prepacking"] = "1";
@@ -26,7 +26,9 @@ std::map<std::string, std::string> ConfigEntries(const SessionOptions& options) 
 Result<Handle<OrtSessionOptions>> MakeOrtOptions(Library& library, const SessionOptions& options) {
   const OrtApi& api = *library.api;
   const uint64_t mark = library.log.Mark();
-  const auto check = [&](OrtStatus* status) { return ToStatus(library, status, "session options", mark); };
+  const auto check = [&](OrtStatus* status) {
+    return ToStatus(library, status, "session options", mark);
+  };
   OrtSessionOptions* raw = nullptr;
   HEXPORT_RETURN_IF_ERROR(check(api.CreateSessionOptions(&raw)));
   Handle<OrtSessionOptions> made(raw, api.ReleaseSessionOptions);

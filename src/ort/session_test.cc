@@ -89,7 +89,8 @@ TEST(SessionTest, DynamicDimensionsTakeTheirShapeFromTheInputs) {
   constexpr std::array<int32_t, 4> past = {1, 2, 3, 4};
   constexpr std::array<int32_t, 2> fresh = {9, 8};
   const auto outputs = session->Run(
-      {{"past", View(DType::kInt32, {2, 2}, past)}, {"new", View(DType::kInt32, {2, 1}, fresh)}}, {});
+      {{"past", View(DType::kInt32, {2, 2}, past)}, {"new", View(DType::kInt32, {2, 1}, fresh)}},
+      {});
   ASSERT_THAT(outputs, IsOk());
   EXPECT_THAT((*outputs)[0].shape, ElementsAre(2, 3));
   EXPECT_THAT((*outputs)[0].as<int32_t>(), ElementsAre(1, 2, 9, 3, 4, 8));
@@ -98,8 +99,9 @@ TEST(SessionTest, DynamicDimensionsTakeTheirShapeFromTheInputs) {
 TEST(SessionTest, TakesAnInputWithoutElements) {
   const auto session = Open("concat_dynamic");
   constexpr std::array<int32_t, 2> fresh = {9, 8};
-  const auto outputs = session->Run(
-      {{"past", TensorView{DType::kInt32, {2, 0}, nullptr}}, {"new", View(DType::kInt32, {2, 1}, fresh)}}, {});
+  const auto outputs = session->Run({{"past", TensorView{DType::kInt32, {2, 0}, nullptr}},
+                                     {"new", View(DType::kInt32, {2, 1}, fresh)}},
+                                    {});
   ASSERT_THAT(outputs, IsOk());
   EXPECT_THAT((*outputs)[0].as<int32_t>(), ElementsAre(9, 8));
 }
@@ -118,7 +120,8 @@ TEST(SessionTest, WrongDtypeNamesExpectedAndGot) {
   constexpr std::array<int32_t, 6> integers = {};
   EXPECT_THAT(session->Run({{"x", View(DType::kInt32, {2, 3}, integers)}}, {}),
               StatusIs(StatusCode::kInvalidArgument,
-                       AllOf(HasSubstr("input x"), HasSubstr("expected float32 [2, 3], got int32 [2, 3]"))));
+                       AllOf(HasSubstr("input x"),
+                             HasSubstr("expected float32 [2, 3], got int32 [2, 3]"))));
 }
 
 TEST(SessionTest, WrongShapeNamesExpectedAndGot) {
@@ -126,7 +129,8 @@ TEST(SessionTest, WrongShapeNamesExpectedAndGot) {
   const TensorView good{DType::kInt32, {2, 0}, nullptr};
   const TensorView bad{DType::kInt32, {3, 0}, nullptr};
   EXPECT_THAT(session->Run({{"past", bad}, {"new", good}}, {}),
-              StatusIs(StatusCode::kInvalidArgument, HasSubstr("input past: expected int32 [2, ?], got int32 [3, 0]")));
+              StatusIs(StatusCode::kInvalidArgument,
+                       HasSubstr("input past: expected int32 [2, ?], got int32 [3, 0]")));
 }
 
 TEST(SessionTest, WrongRankIsRefused) {
@@ -138,7 +142,8 @@ TEST(SessionTest, WrongRankIsRefused) {
 TEST(SessionTest, NegativeDimensionIsRefused) {
   const auto session = Open("concat_dynamic");
   const TensorView bad{DType::kInt32, {2, -4}, kX.data()};
-  EXPECT_THAT(session->Run({{"past", bad}, {"new", bad}}, {}), StatusIs(StatusCode::kInvalidArgument, ::testing::_));
+  EXPECT_THAT(session->Run({{"past", bad}, {"new", bad}}, {}),
+              StatusIs(StatusCode::kInvalidArgument, ::testing::_));
 }
 
 TEST(SessionTest, NullDataIsRefused) {
@@ -150,7 +155,8 @@ TEST(SessionTest, NullDataIsRefused) {
 TEST(SessionTest, MissingInputIsNamed) {
   const auto session = Open("matmul_add");
   EXPECT_THAT(session->Run({}, {}),
-              StatusIs(StatusCode::kInvalidArgument, HasSubstr("input x: expected float32 [2, 3], got nothing")));
+              StatusIs(StatusCode::kInvalidArgument,
+                       HasSubstr("input x: expected float32 [2, 3], got nothing")));
 }
 
 TEST(SessionTest, UnknownNamesListTheKnownOnes) {
@@ -158,8 +164,9 @@ TEST(SessionTest, UnknownNamesListTheKnownOnes) {
   const TensorView x = View(DType::kFloat32, {2, 3}, kX);
   EXPECT_THAT(session->Run({{"x", x}, {"z", x}}, {}),
               StatusIs(StatusCode::kInvalidArgument, HasSubstr("input z: expected one of x")));
-  EXPECT_THAT(session->Run({{"x", x}}, {"z"}),
-              StatusIs(StatusCode::kInvalidArgument, HasSubstr("output z: expected one of y, product")));
+  EXPECT_THAT(
+      session->Run({{"x", x}}, {"z"}),
+      StatusIs(StatusCode::kInvalidArgument, HasSubstr("output z: expected one of y, product")));
 }
 
 TEST(SessionTest, MissingModelIsNotFound) {
@@ -168,7 +175,8 @@ TEST(SessionTest, MissingModelIsNotFound) {
 }
 
 TEST(SessionTest, GarbageIsDataLoss) {
-  EXPECT_THAT(Session::CreateFromBytes("this is no model", {}), StatusIs(StatusCode::kDataLoss, ::testing::_));
+  EXPECT_THAT(Session::CreateFromBytes("this is no model", {}),
+              StatusIs(StatusCode::kDataLoss, ::testing::_));
   EXPECT_THAT(Session::Create(kData / "qdq_matmul_x.bin", {}),
               StatusIs(StatusCode::kDataLoss, StartsWith((kData / "qdq_matmul_x.bin").string())));
 }
@@ -188,13 +196,14 @@ TEST(SessionTest, ExactQdqEqualsArithmeticOfTheDefinition) {
     options.exact_qdq = true;
     options.optimize = optimize;
     options.prepack = false;
-    const auto outputs =
-        Open("qdq_matmul", options)->Run({{"x", TensorView{DType::kUInt16, {1, 4, 32}, x.data()}}}, {});
+    const auto outputs = Open("qdq_matmul", options)
+                             ->Run({{"x", TensorView{DType::kUInt16, {1, 4, 32}, x.data()}}}, {});
     ASSERT_THAT(outputs, IsOk());
     const auto got = (*outputs)[0].as<uint16_t>();
     ASSERT_EQ(got.size(), 64u);
-    // The reference sums in float64. 32 products of magnitude below 5 summed in float32 err by less than
-    // 32 * 160 * 2^-24 = 3e-4 real, 0.16 codes: a code may differ by one next to a rounding tie, never by more.
+    // The reference sums in float64. 32 products of magnitude below 5 summed in float32 err by less
+    // than 32 * 160 * 2^-24 = 3e-4 real, 0.16 codes: a code may differ by one next to a rounding
+    // tie, never by more.
     int different = 0;
     for (size_t i = 0; i < got.size(); ++i) {
       EXPECT_NEAR(got[i], codes[i], 1) << "at " << i;
@@ -208,10 +217,12 @@ TEST(SessionTest, ExactQdqKeepsBothRoundings) {
   SessionOptions options;
   options.exact_qdq = true;
   constexpr std::array<float, 8> x = {0.6f, 0.8f, 1.3f, -0.6f, 1.7f, 2.2f, -2.2f, 0.2f};
-  const auto outputs = Open("double_rounding", options)->Run({{"x", View(DType::kFloat32, {8}, x)}}, {});
+  const auto outputs =
+      Open("double_rounding", options)->Run({{"x", View(DType::kFloat32, {8}, x)}}, {});
   ASSERT_THAT(outputs, IsOk());
   // Nearest multiple of 0.5, then of 0.375. One rounding would give 0.75 for 0.6 and 0.8.
-  EXPECT_THAT((*outputs)[0].as<float>(), ElementsAre(0.375f, 1.125f, 1.5f, -0.375f, 1.5f, 1.875f, -1.875f, 0.0f));
+  EXPECT_THAT((*outputs)[0].as<float>(),
+              ElementsAre(0.375f, 1.125f, 1.5f, -0.375f, 1.5f, 1.875f, -1.875f, 0.0f));
 }
 
 TEST(SessionTest, ConfigEntryThatOrtRefusesIsReported) {

@@ -30,14 +30,16 @@ std::vector<std::string> UnsupportedNodes(const std::vector<std::string>& log_li
       const size_t name_start = name + kName.size(), type_start = type + kType.size();
       std::string node = std::string(rest.substr(name_start, type - name_start)) + " (" +
                          std::string(rest.substr(type_start, end - type_start)) + ")";
-      if (std::find(nodes.begin(), nodes.end(), node) == nodes.end()) nodes.push_back(std::move(node));
+      if (std::find(nodes.begin(), nodes.end(), node) == nodes.end())
+        nodes.push_back(std::move(node));
       rest = rest.substr(end);
     }
   }
   return nodes;
 }
 
-Status UnsupportedNodesError(const std::vector<std::string>& nodes, const std::filesystem::path& trace_dir) {
+Status UnsupportedNodesError(const std::vector<std::string>& nodes,
+                             const std::filesystem::path& trace_dir) {
   std::vector<std::string> reasons;
   if (!trace_dir.empty()) {
     if (const Result<OpTrace> trace = ReadOpTrace(trace_dir / "qnn_op_trace.json"); trace.ok()) {
