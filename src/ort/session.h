@@ -46,8 +46,13 @@ struct SessionOptions {
   Provider provider = Provider::kCpu;
   int intra_op_threads = 0;  // 0: ONNX Runtime's choice
   bool optimize = true;      // false: no graph rewriting at all
-  bool exact_qdq = false;  // keep every Quantize/Dequantize as written (session.disable_quant_qdq)
-  bool prepack = true;     // false saves a copy of the weights
+  // Computes every Quantize/Dequantize as written (session.disable_quant_qdq). With `optimize`,
+  // dequantized weights are folded: 4 bytes a weight, and fast. With optimize = false, or the
+  // config entry session.disable_qdq_constant_folding = 1, codes stay mapped from the external
+  // data file and one weight at a time is dequantized in each run: least memory, several times
+  // slower.
+  bool exact_qdq = false;
+  bool prepack = true;  // false saves a copy of the weights
   bool memory_arena = false;
   std::map<std::string, std::string> config_entries;  // "ep.context_enable": "1", ...
   // "soc_model": "57", ...; backend_path is filled in.
