@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
 """Writes the small ONNX models and expected values of tests/data/ort.
 
-Written with onnx 1.23 and numpy 2; seed 7. Usage: ort_models.py OUT_FOLDER
+Written with onnx 1.23.2 and numpy 2.4.6; seeds 7 and 8. qnn_op_trace.json in unsupported/ is what the QNN
+provider 2.7.0 (QAIRT 2.51) wrote for qdq_unsupported.onnx. Usage: ort_models.py OUT_FOLDER
 """
 import pathlib
 import sys
