@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <map>
+#include <span>
 #include <string>
 
 namespace hexport::quant {
@@ -18,11 +19,18 @@ struct Encoding {
   int bits = 16;
 };
 
-// Asymmetric over [min(range.min, 0), max(range.max, 0)]; symmetric puts zero_point at 2^(bits-1) and spans the larger
-// side. A range narrower than 1e-8 is widened so that the scale is finite and positive.
+// Asymmetric over [min(range.min, 0), max(range.max, 0)]; symmetric puts zero_point at 2^(bits-1)
+// and spans the larger side. A range narrower than 1e-8 is widened so that the scale is finite and
+// positive.
 Encoding MakeEncoding(Range range, int bits, bool symmetric);
 
-using RangeMap = std::map<std::string, Range>;        // activation name -> range
-using EncodingMap = std::map<std::string, Encoding>;  // graph input/output or activation name -> encoding
+// ONNX's QuantizeLinear: round to nearest, ties to even, saturated to [0, 2^bits). Sizes must be
+// equal; bits <= 16.
+void QuantizeValues(std::span<const float> values, const Encoding& encoding,
+                    std::span<uint16_t> codes);
+
+using RangeMap = std::map<std::string, Range>;  // activation name -> range
+using EncodingMap =
+    std::map<std::string, Encoding>;  // graph input/output or activation name -> encoding
 
 }  // namespace hexport::quant

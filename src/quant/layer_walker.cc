@@ -1,0 +1,378 @@
+#include "quant/layer_walker.h"
+
+#include <algorithm>
+#include <map>
+#include <memory>
+#include <set>
+#include <utility>
+
+#include "decoder/decoder.h"
+#include "graph/graph.h"
+#include "graph/onnx_io.h"
+#include "ort/session.h"
+#include "quant/activation_groups.h"
+#include "quant/calibrate.h"
+
+namespace hexport::quant {
+namespace {
+
+using decoder::DecoderGraph;
+using graph::Graph;
+using graph::Node;
+using graph::ValueInfo;
+using Samples = std::vector<std::vector<int32_t>>;
+using Scores = ActivationView::Scores;
+
+constexpr const char* kEmbeddingTensor = "model.embed_tokens.weight";
+// Columns of the output projection held at a time.
+constexpr int64_t kVocabularyPiece = 8192;
+
+Status CheckSamples(const Samples& samples, int64_t vocab_size) {
+  if (samples.empty()) return InvalidArgument("samples: expected at least one text, got none");
+  for (size_t s = 0; s < samples.size(); ++s) {
+    if (samples[s].empty())
+      return InvalidArgument("sample " + std::to_string(s) + ": expected tokens, got none");
+    for (const int32_t id : samples[s]) {
+      if (id >= 0 && id < vocab_size) continue;
+      return InvalidArgument("sample " + std::to_string(s) + ": expected ids below " +
+                             std::to_string(vocab_size) + ", got " + std::to_string(id) +
+                             "; use this checkpoint's own tokenizer");
+    }
+  }
+  return OkStatus();
+}
+
+// Rank of every value of a graph; -1 where it cannot be told.
+std::map<std::string, int64_t> InferRanks(const Graph& graph) {
+  std::map<std::string, int64_t> ranks;
+  std::map<std::string, Shape> shapes;
+  for (const ValueInfo& input : graph.inputs)
+    ranks[input.name] = static_cast<int64_t>(input.shape.size());
+  for (const graph::Initializer& initializer : graph.initializers) {
+    ranks[initializer.name] = static_cast<int64_t>(initializer.shape.size());
+    shapes[initializer.name] = initializer.shape;
+  }
+  for (const Node& node : graph.nodes) {
+    int64_t rank = ranks[node.inputs[0]];
+    if (node.op_type == "Reshape") {
+      const Shape& target = shapes[node.inputs[1]];
+      rank = target.empty() ? -1 : target[0];
+    } else if (node.op_type == "Gather") {
+      rank += ranks[node.inputs[1]] - 1;
+    } else if (node.inputs.size() > 1) {
+      for (const std::string& input : node.inputs) rank = std::max(rank, ranks[input]);
+    }
+    for (const std::string& output : node.outputs) ranks[output] = rank;
+  }
+  return ranks;
+}
+
+// Names of attention scores: what a Softmax reads, and from there back to the MatMul.
+std::map<std::string, Scores> FindScores(const Graph& graph) {
+  std::map<std::string, const Node*> producers;
+  for (const Node& node : graph.nodes) {
+    for (const std::string& output : node.outputs) producers[output] = &node;
+  }
+  std::map<std::string, Scores> scores;
+  for (const Node& softmax : graph.nodes) {
+    if (softmax.op_type != "Softmax") continue;
+    const auto add = producers.find(softmax.inputs[0]);
+    if (add == producers.end() || add->second->op_type != "Add") continue;
+    const std::vector<std::string>& terms = add->second->inputs;
+    const auto mask = std::find(terms.begin(), terms.end(), "attention_mask");
+    if (mask == terms.end()) continue;
+    scores[softmax.inputs[0]] = Scores::kMasked;
+    std::string value = mask == terms.begin() ? terms[1] : terms[0];
+    while (producers.contains(value)) {
+      scores[value] = Scores::kUnmasked;
+      const Node& node = *producers[value];
+      if (node.op_type != "Reshape") break;
+      value = node.inputs[0];
+    }
+  }
+  return scores;
+}
+
+// A part of the decoder as it is run: its graph, and its names in the whole graph.
+struct Part {
+  DecoderGraph decoder;
+  std::map<std::string, std::string> whole_names;  // only those that differ
+  std::vector<std::string> visited;                // outputs to ask for, beside hidden_out
+};
+
+// Parts and whole are built by the same code, so a part's nodes are a run of the whole's; only the
+// names of the edges (hidden_in, hidden_out) differ.
+Status MatchNames(const Graph& whole, Part& part) {
+  const std::vector<Node>& nodes = part.decoder.graph.nodes;
+  const auto first = std::find_if(whole.nodes.begin(), whole.nodes.end(), [&](const Node& node) {
+    return node.name == nodes.front().name;
+  });
+  if (static_cast<size_t>(whole.nodes.end() - first) < nodes.size()) {
+    return Internal(nodes.front().name +
+                    ": expected the layer's nodes in the whole graph, got none");
+  }
+  for (size_t i = 0; i < nodes.size(); ++i) {
+    const Node& same = first[static_cast<std::ptrdiff_t>(i)];
+    if (same.op_type != nodes[i].op_type || same.inputs.size() != nodes[i].inputs.size()) {
+      return Internal(nodes[i].name + ": expected " + nodes[i].op_type +
+                      " in the whole graph, got " + same.op_type);
+    }
+    for (size_t k = 0; k < same.inputs.size(); ++k) {
+      if (nodes[i].inputs[k] != same.inputs[k])
+        part.whole_names[nodes[i].inputs[k]] = same.inputs[k];
+    }
+    for (size_t k = 0; k < same.outputs.size(); ++k) {
+      if (nodes[i].outputs[k] != same.outputs[k])
+        part.whole_names[nodes[i].outputs[k]] = same.outputs[k];
+    }
+  }
+  return OkStatus();
+}
+
+// Makes every visited activation a graph output.
+void ExposeActivations(Part& part) {
+  Graph& graph = part.decoder.graph;
+  const std::map<std::string, int64_t> ranks = InferRanks(graph);
+  std::vector<ValueInfo> outputs = std::move(graph.outputs);
+  for (const Node& node : graph.nodes) {
+    if (MovesData(node.op_type) || node.op_type == "Identity") continue;
+    for (const std::string& output : node.outputs) {
+      part.visited.push_back(output);
+      const auto declared = [&](const ValueInfo& info) { return info.name == output; };
+      if (std::any_of(outputs.begin(), outputs.end(), declared)) continue;
+      const size_t rank = static_cast<size_t>(std::max<int64_t>(ranks.at(output), 0));
+      outputs.push_back({output, DType::kFloat32, Shape(rank, kDynamicDim), {}});
+    }
+  }
+  graph.outputs = std::move(outputs);
+}
+
+Result<std::unique_ptr<ort::Session>> OpenSession(const Graph& graph) {
+  HEXPORT_ASSIGN_OR_RETURN(std::string bytes, graph::SerializeOnnx(graph));
+  ort::SessionOptions options;
+  options.prepack = false;
+  return ort::Session::CreateFromBytes(bytes, options);
+}
+
+// Inputs of a part that depend on the sample's length alone.
+struct Surroundings {
+  std::vector<float> mask, cos, sin;
+  float empty = 0.0f;  // what a view of no elements points at
+};
+
+Surroundings MakeSurroundings(const ModelConfig& config, int64_t tokens) {
+  Surroundings out;
+  const size_t n = static_cast<size_t>(tokens);
+  out.mask.assign(n * n, kMaskFloor);
+  for (size_t row = 0; row < n; ++row) {
+    std::fill_n(out.mask.begin() + static_cast<std::ptrdiff_t>(row * n), row + 1, 0.0f);
+  }
+  decoder::RopeTable(config, 0, tokens, out.cos, out.sin);
+  return out;
+}
+
+class Walk {
+ public:
+  Walk(const Checkpoint& checkpoint, const Samples& samples, const WalkOptions& options,
+       const ActivationVisitor& visit, Progress& progress)
+      : checkpoint_(checkpoint),
+        config_(checkpoint.config()),
+        samples_(samples),
+        options_(options),
+        visit_(visit),
+        progress_(progress) {}
+
+  Status Run() {
+    HEXPORT_RETURN_IF_ERROR(CheckSamples(samples_, config_.vocab_size));
+    if (options_.every_activation) {
+      HEXPORT_ASSIGN_OR_RETURN(whole_, decoder::BuildDecoder(checkpoint_, {}));
+    }
+    HEXPORT_RETURN_IF_ERROR(Embed());
+    for (int64_t layer = 0; layer < config_.num_hidden_layers; ++layer) {
+      progress_.Update(options_.stage, layer, config_.num_hidden_layers + 1);
+      HEXPORT_RETURN_IF_ERROR(RunLayer(layer).WithContext("layer " + std::to_string(layer)));
+    }
+    progress_.Update(options_.stage, config_.num_hidden_layers, config_.num_hidden_layers + 1);
+    HEXPORT_RETURN_IF_ERROR(RunHead().WithContext("output projection"));
+    progress_.Update(options_.stage, config_.num_hidden_layers + 1, config_.num_hidden_layers + 1);
+    return OkStatus();
+  }
+
+ private:
+  Status Embed() {
+    const size_t width = static_cast<size_t>(config_.hidden_size);
+    std::string name;
+    for (const Node& node : whole_.graph.nodes) {
+      if (node.op_type == "Gather") name = node.outputs[0];
+    }
+    for (size_t s = 0; s < samples_.size(); ++s) {
+      std::vector<float>& hidden = hidden_.emplace_back(samples_[s].size() * width);
+      for (size_t t = 0; t < samples_[s].size(); ++t) {
+        HEXPORT_RETURN_IF_ERROR(checkpoint_.ReadRows(
+            kEmbeddingTensor, samples_[s][t], std::span<float>(hidden).subspan(t * width, width)));
+      }
+      if (options_.every_activation) {
+        HEXPORT_RETURN_IF_ERROR(visit_({s, name, hidden, config_.hidden_size, Scores::kNone, 0}));
+      }
+    }
+    return OkStatus();
+  }
+
+  Result<Part> MakePart(int64_t first_layer, int64_t last_layer, bool head) {
+    decoder::DecoderOptions options;
+    options.first_layer = first_layer;
+    options.last_layer = last_layer;
+    options.embedding = false;
+    options.head = head;
+    Part part;
+    HEXPORT_ASSIGN_OR_RETURN(part.decoder, decoder::BuildDecoder(checkpoint_, options));
+    if (options_.every_activation) {
+      HEXPORT_RETURN_IF_ERROR(MatchNames(whole_.graph, part));
+      ExposeActivations(part);
+    }
+    return part;
+  }
+
+  std::map<std::string, ort::TensorView> InputsOf(const Graph& graph, size_t sample,
+                                                  const Surroundings& around) {
+    const int64_t tokens = static_cast<int64_t>(samples_[sample].size());
+    const int64_t half = config_.head_dim / 2;
+    std::map<std::string, ort::TensorView> inputs;
+    for (const ValueInfo& input : graph.inputs) {
+      ort::TensorView& view = inputs[input.name];
+      if (input.name == "hidden_in") {
+        view = {DType::kFloat32, {1, tokens, config_.hidden_size}, hidden_[sample].data()};
+      } else if (input.name == "attention_mask") {
+        view = {DType::kFloat32, {1, 1, tokens, tokens}, around.mask.data()};
+      } else if (input.name == "position_ids_cos" || input.name == "position_ids_sin") {
+        const std::vector<float>& table = input.name.ends_with("cos") ? around.cos : around.sin;
+        view = {DType::kFloat32, {1, 1, tokens, half}, table.data()};
+      } else {
+        const bool key = input.name.starts_with("past_key");
+        const int64_t heads = config_.num_key_value_heads;
+        view = {DType::kFloat32,
+                {heads, 1, key ? config_.head_dim : 0, key ? 0 : config_.head_dim},
+                &around.empty};
+      }
+    }
+    return inputs;
+  }
+
+  Status Visit(const Part& part, const std::map<std::string, Scores>& scores, size_t sample,
+               const std::string& name, const ort::Tensor& tensor) {
+    ActivationView view;
+    view.sample = sample;
+    const auto whole = part.whole_names.find(name);
+    view.name = whole == part.whole_names.end() ? name : whole->second;
+    view.values = tensor.as<float>();
+    view.columns = tensor.shape.empty() ? 1 : tensor.shape.back();
+    if (const auto found = scores.find(name); found != scores.end()) view.scores = found->second;
+    return visit_(view);
+  }
+
+  Status RunLayer(int64_t layer) {
+    HEXPORT_ASSIGN_OR_RETURN(const Part part, MakePart(layer, layer + 1, /*head=*/false));
+    HEXPORT_ASSIGN_OR_RETURN(const std::unique_ptr<ort::Session> session,
+                             OpenSession(part.decoder.graph));
+    const std::map<std::string, Scores> scores = FindScores(part.decoder.graph);
+    std::vector<std::string> names = part.visited;
+    const auto hidden_out = std::find(names.begin(), names.end(), "hidden_out");
+    const size_t hidden_index = static_cast<size_t>(hidden_out - names.begin());
+    if (hidden_out == names.end()) names.push_back("hidden_out");
+    for (size_t s = 0; s < samples_.size(); ++s) {
+      const Surroundings around =
+          MakeSurroundings(config_, static_cast<int64_t>(samples_[s].size()));
+      HEXPORT_ASSIGN_OR_RETURN(const std::vector<ort::Tensor> tensors,
+                               session->Run(InputsOf(part.decoder.graph, s, around), names));
+      for (size_t i = 0; i < part.visited.size(); ++i) {
+        HEXPORT_RETURN_IF_ERROR(Visit(part, scores, s, names[i], tensors[i]));
+      }
+      const std::span<const float> hidden = tensors[hidden_index].as<float>();
+      hidden_[s].assign(hidden.begin(), hidden.end());
+    }
+    return OkStatus();
+  }
+
+  // The output projection is as large as the vocabulary: it enters as a graph input, piece by
+  // piece.
+  Status RunHead() {
+    HEXPORT_ASSIGN_OR_RETURN(Part part,
+                             MakePart(config_.num_hidden_layers, config_.num_hidden_layers, true));
+    Graph& graph = part.decoder.graph;
+    if (part.decoder.linears.size() != 1)
+      return Internal("head graph: expected one linear, got another number");
+    const decoder::LinearWeight& linear = part.decoder.linears.front();
+    std::erase_if(graph.initializers,
+                  [&](const graph::Initializer& i) { return i.name == linear.name; });
+    graph.inputs.push_back(
+        {linear.name, DType::kFloat32, {linear.in_features, kDynamicDim}, {"", "piece"}});
+    for (ValueInfo& output : graph.outputs) {
+      if (output.name == "logits") output.shape.back() = kDynamicDim;
+      if (output.name == "logits") output.symbols = {"", "", "piece"};
+    }
+    HEXPORT_ASSIGN_OR_RETURN(const std::unique_ptr<ort::Session> session, OpenSession(graph));
+    std::vector<float> weights;
+    for (int64_t first = 0; first < linear.out_features; first += kVocabularyPiece) {
+      const int64_t count = std::min(kVocabularyPiece, linear.out_features - first);
+      HEXPORT_RETURN_IF_ERROR(ReadColumns(linear, first, count, weights));
+      HEXPORT_RETURN_IF_ERROR(RunHeadPiece(part, *session, linear, first, weights));
+    }
+    return OkStatus();
+  }
+
+  // Columns [first, first + count) of the projection in the graph's layout.
+  Status ReadColumns(const decoder::LinearWeight& linear, int64_t first, int64_t count,
+                     std::vector<float>& out) {
+    const size_t in = static_cast<size_t>(linear.in_features), columns = static_cast<size_t>(count);
+    std::vector<float> rows(in * columns);
+    HEXPORT_RETURN_IF_ERROR(checkpoint_.ReadRows(linear.tensor, first, rows));
+    out.resize(rows.size());
+    for (size_t n = 0; n < columns; ++n) {
+      for (size_t k = 0; k < in; ++k) {
+        out[k * columns + n] =
+            static_cast<float>(static_cast<double>(rows[n * in + k]) * linear.scale);
+      }
+    }
+    return OkStatus();
+  }
+
+  Status RunHeadPiece(const Part& part, ort::Session& session, const decoder::LinearWeight& linear,
+                      int64_t first, const std::vector<float>& weights) {
+    const Graph& graph = part.decoder.graph;
+    const int64_t count = static_cast<int64_t>(weights.size()) / linear.in_features;
+    std::vector<std::string> names = {"logits"};
+    if (first == 0) {
+      std::copy_if(part.visited.begin(), part.visited.end(), std::back_inserter(names),
+                   [](const std::string& name) { return name != "logits"; });
+    }
+    const Surroundings around;
+    for (size_t s = 0; s < samples_.size(); ++s) {
+      std::map<std::string, ort::TensorView> inputs = InputsOf(graph, s, around);
+      inputs[linear.name] = {DType::kFloat32, {linear.in_features, count}, weights.data()};
+      HEXPORT_ASSIGN_OR_RETURN(const std::vector<ort::Tensor> tensors, session.Run(inputs, names));
+      HEXPORT_RETURN_IF_ERROR(
+          visit_({s, "logits", tensors[0].as<float>(), count, Scores::kNone, first}));
+      for (size_t i = 1; i < names.size(); ++i)
+        HEXPORT_RETURN_IF_ERROR(Visit(part, {}, s, names[i], tensors[i]));
+    }
+    return OkStatus();
+  }
+
+  const Checkpoint& checkpoint_;
+  const ModelConfig& config_;
+  const Samples& samples_;
+  const WalkOptions& options_;
+  const ActivationVisitor& visit_;
+  Progress& progress_;
+  DecoderGraph whole_;                      // for names; empty unless every_activation
+  std::vector<std::vector<float>> hidden_;  // [tokens, hidden_size] a sample
+};
+
+}  // namespace
+
+Status WalkDecoder(const Checkpoint& checkpoint, const Samples& samples, const WalkOptions& options,
+                   const ActivationVisitor& visit, Progress& progress) {
+  return Walk(checkpoint, samples, options, visit, progress).Run();
+}
+
+}  // namespace hexport::quant

@@ -1,0 +1,44 @@
+// The float model run one layer at a time: only that layer's weights are in memory. Private to
+// src/quant.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "base/progress.h"
+#include "base/status.h"
+#include "checkpoint/checkpoint.h"
+
+namespace hexport::quant {
+
+// One activation of one sample.
+struct ActivationView {
+  size_t sample = 0;
+  std::string name;               // as BuildDecoder names it in the whole graph
+  std::span<const float> values;  // row-major
+  int64_t columns = 0;            // last dimension
+  // Attention scores of [.., tokens, tokens] rows: before the mask is added, or after.
+  enum class Scores { kNone, kUnmasked, kMasked } scores = Scores::kNone;
+  int64_t first_column =
+      0;  // logits come in pieces of the vocabulary: [tokens, columns] from this one on
+};
+
+struct WalkOptions {
+  // false: only "logits" are visited. true: every activation, once a sample, except the outputs of
+  // ops that move data (MovesData) and of Identity, whose values are their inputs'; and "logits".
+  bool every_activation = false;
+  std::string_view stage;  // for progress
+};
+
+using ActivationVisitor = std::function<Status(const ActivationView&)>;
+
+// Each sample is one causal text without past. Errors: kInvalidArgument (no samples, an empty one,
+// an id outside the vocabulary), the visitor's, those of reading and running.
+Status WalkDecoder(const Checkpoint& checkpoint, const std::vector<std::vector<int32_t>>& samples,
+                   const WalkOptions& options, const ActivationVisitor& visit, Progress& progress);
+
+}  // namespace hexport::quant

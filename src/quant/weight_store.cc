@@ -1,0 +1,276 @@
+// The file of quantized weights: writing it tensor by tensor, and reading it back.
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+
+#include "quant/weights.h"
+
+namespace hexport::quant {
+namespace {
+
+// Rows of a vocabulary-sized table held as float at a time.
+constexpr int64_t kRowsAtOnce = 4096;
+constexpr const char* kEmbeddingTensor = "model.embed_tokens.weight";
+
+WeightFormat FormatOf(const decoder::LinearWeight& linear, const WeightOptions& options) {
+  if (linear.lm_head) return WeightFormat::kInt8;
+  if (options.format == WeightFormat::kLpbq && options.block_size > 0 &&
+      linear.in_features % options.block_size != 0) {
+    return WeightFormat::kInt8;
+  }
+  return options.format;
+}
+
+std::string CodesName(const std::string& name, WeightFormat format) {
+  return name + (format == WeightFormat::kInt8 ? ".int8" : ".int4");
+}
+
+std::vector<SafetensorsEntry> DeclareEntries(const decoder::DecoderGraph& graph,
+                                             const ModelConfig& config,
+                                             const WeightOptions& options) {
+  std::vector<SafetensorsEntry> entries;
+  const auto declare = [&entries](std::string name, std::string dtype, Shape shape) {
+    entries.push_back({std::move(name), std::move(dtype), std::move(shape)});
+  };
+  if (!graph.embedding.empty()) {
+    declare(graph.embedding + ".uint16", "U16", {config.vocab_size, config.hidden_size});
+    declare(graph.embedding + ".scale", "F32", {1});
+    declare(graph.embedding + ".zero_point", "I32", {1});
+  }
+  for (const decoder::LinearWeight& linear : graph.linears) {
+    const WeightFormat format = FormatOf(linear, options);
+    declare(CodesName(linear.name, format), "I8", {linear.in_features, linear.out_features});
+    declare(linear.name + ".scales", "F32", {linear.out_features});
+    if (format == WeightFormat::kLpbq) {
+      declare(linear.name + ".block_scales", "U8",
+              {linear.in_features / options.block_size, linear.out_features});
+    }
+  }
+  return entries;
+}
+
+template <typename T>
+Status AppendVector(SafetensorsWriter& writer, const std::vector<T>& values) {
+  return writer.Append(std::as_bytes(std::span<const T>(values)));
+}
+
+// Calls `visit(first_row, rows)` for pieces of a 2-D tensor.
+template <typename Visit>
+Status VisitRows(const Checkpoint& checkpoint, const std::string& tensor, int64_t rows,
+                 int64_t columns, const Visit& visit) {
+  std::vector<float> piece;
+  for (int64_t first = 0; first < rows; first += kRowsAtOnce) {
+    const int64_t count = std::min(kRowsAtOnce, rows - first);
+    piece.resize(static_cast<size_t>(count * columns));
+    HEXPORT_RETURN_IF_ERROR(checkpoint.ReadRows(tensor, first, piece));
+    HEXPORT_RETURN_IF_ERROR(visit(first, std::span<float>(piece)));
+  }
+  return OkStatus();
+}
+
+Status WriteEmbedding(const Checkpoint& checkpoint, SafetensorsWriter& writer) {
+  const ModelConfig& config = checkpoint.config();
+  Range range;
+  HEXPORT_RETURN_IF_ERROR(
+      VisitRows(checkpoint, kEmbeddingTensor, config.vocab_size, config.hidden_size,
+                [&](int64_t first, std::span<const float> piece) -> Status {
+                  for (const float value : piece) {
+                    if (!std::isfinite(value)) {
+                      return DataLoss(std::string(kEmbeddingTensor) +
+                                      ": expected finite numbers in rows from " +
+                                      std::to_string(first) + ", got " + std::to_string(value));
+                    }
+                    range.min = std::min(range.min, value);
+                    range.max = std::max(range.max, value);
+                  }
+                  return OkStatus();
+                }));
+  const Encoding encoding = MakeEncoding(range, 16, /*symmetric=*/false);
+  std::vector<uint16_t> codes(static_cast<size_t>(config.vocab_size * config.hidden_size));
+  HEXPORT_RETURN_IF_ERROR(VisitRows(
+      checkpoint, kEmbeddingTensor, config.vocab_size, config.hidden_size,
+      [&](int64_t first, std::span<const float> piece) {
+        const std::span<uint16_t> all(codes);
+        QuantizeValues(piece, encoding,
+                       all.subspan(static_cast<size_t>(first * config.hidden_size), piece.size()));
+        return OkStatus();
+      }));
+  HEXPORT_RETURN_IF_ERROR(AppendVector(writer, codes));
+  HEXPORT_RETURN_IF_ERROR(AppendVector(writer, std::vector<float>{encoding.scale}));
+  return AppendVector(writer, std::vector<int32_t>{encoding.zero_point});
+}
+
+// The output projection is as large as the vocabulary: its rows are output channels, quantized
+// piece by piece.
+Result<QuantizedWeight> QuantizeHead(const Checkpoint& checkpoint,
+                                     const decoder::LinearWeight& linear) {
+  QuantizedWeight out;
+  out.in_features = linear.in_features;
+  out.out_features = linear.out_features;
+  out.codes.resize(static_cast<size_t>(linear.in_features * linear.out_features));
+  const size_t in = static_cast<size_t>(linear.in_features);
+  const size_t columns = static_cast<size_t>(linear.out_features);
+  std::vector<float> transposed;
+  HEXPORT_RETURN_IF_ERROR(VisitRows(
+      checkpoint, linear.tensor, linear.out_features, linear.in_features,
+      [&](int64_t first, std::span<const float> piece) -> Status {
+        const size_t count = piece.size() / in;
+        transposed.resize(piece.size());
+        for (size_t n = 0; n < count; ++n) {
+          for (size_t k = 0; k < in; ++k) {
+            transposed[k * count + n] =
+                static_cast<float>(static_cast<double>(piece[n * in + k]) * linear.scale);
+          }
+        }
+        HEXPORT_ASSIGN_OR_RETURN(QuantizedWeight part,
+                                 QuantizeRtn(transposed, linear.in_features,
+                                             static_cast<int64_t>(count), WeightOptions{}));
+        for (size_t k = 0; k < in; ++k) {
+          std::memcpy(out.codes.data() + k * columns + static_cast<size_t>(first),
+                      part.codes.data() + k * count, count);
+        }
+        out.channel_scales.insert(out.channel_scales.end(), part.channel_scales.begin(),
+                                  part.channel_scales.end());
+        return OkStatus();
+      }));
+  return out;
+}
+
+Result<QuantizedWeight> QuantizeLinear(const Checkpoint& checkpoint,
+                                       const decoder::LinearWeight& linear,
+                                       const WeightOptions& options) {
+  if (linear.lm_head) return QuantizeHead(checkpoint, linear);
+  std::vector<float> weights(static_cast<size_t>(linear.in_features * linear.out_features));
+  HEXPORT_RETURN_IF_ERROR(decoder::ReadLinear(checkpoint, linear, weights));
+  return QuantizeRtn(weights, linear.in_features, linear.out_features,
+                     {FormatOf(linear, options), options.block_size});
+}
+
+}  // namespace
+
+Status QuantizeWeights(const Checkpoint& checkpoint, const decoder::DecoderGraph& graph,
+                       const WeightOptions& options, const std::filesystem::path& path,
+                       Progress& progress) {
+  if (options.format == WeightFormat::kLpbq && options.block_size != 16 &&
+      options.block_size != 32 && options.block_size != 64) {
+    return InvalidArgument("LPBQ block_size: expected 16, 32 or 64, got " +
+                           std::to_string(options.block_size));
+  }
+  HEXPORT_ASSIGN_OR_RETURN(
+      std::unique_ptr<SafetensorsWriter> writer,
+      SafetensorsWriter::Create(path, DeclareEntries(graph, checkpoint.config(), options),
+                                {{"format", "hexport-weights-1"},
+                                 {"weights", std::string(WeightFormatName(options.format))},
+                                 {"block_size", std::to_string(options.block_size)}}));
+  if (!graph.embedding.empty()) HEXPORT_RETURN_IF_ERROR(WriteEmbedding(checkpoint, *writer));
+  const int64_t total = static_cast<int64_t>(graph.linears.size());
+  int64_t done = 0;
+  for (const decoder::LinearWeight& linear : graph.linears) {
+    progress.Update("quantize weights", done++, total);
+    if (!linear.lm_head && FormatOf(linear, options) != options.format) {
+      progress.Note(linear.tensor + ": int8, since blocks of " +
+                    std::to_string(options.block_size) + " do not divide its " +
+                    std::to_string(linear.in_features) + " inputs");
+    }
+    Result<QuantizedWeight> weight = QuantizeLinear(checkpoint, linear, options);
+    if (!weight.ok()) return weight.status().WithContext(linear.tensor);
+    HEXPORT_RETURN_IF_ERROR(AppendVector(*writer, weight->codes));
+    HEXPORT_RETURN_IF_ERROR(AppendVector(*writer, weight->channel_scales));
+    if (!weight->block_scales.empty())
+      HEXPORT_RETURN_IF_ERROR(AppendVector(*writer, weight->block_scales));
+  }
+  progress.Update("quantize weights", total, total);
+  return writer->Commit();
+}
+
+Result<std::unique_ptr<WeightStore>> WeightStore::Open(const std::filesystem::path& path) {
+  std::unique_ptr<WeightStore> store(new WeightStore());
+  HEXPORT_ASSIGN_OR_RETURN(store->file_, SafetensorsFile::Open(path));
+  return store;
+}
+
+bool WeightStore::Has(const std::string& name) const {
+  return file_->Find(name + ".int8") != nullptr || file_->Find(name + ".int4") != nullptr;
+}
+
+Result<const SafetensorsEntry*> WeightStore::Entry(const std::string& tensor) const {
+  const SafetensorsEntry* entry = file_->Find(tensor);
+  if (entry == nullptr) {
+    return NotFound(file_->file().path().string() + ": expected the tensor " + tensor +
+                    "; quantize the weights of this checkpoint again");
+  }
+  return entry;
+}
+
+namespace {
+
+template <typename T>
+Result<std::vector<T>> Values(const SafetensorsFile& file, const SafetensorsEntry& entry) {
+  const std::span<const std::byte> bytes = file.Bytes(entry);
+  if (NumElements(entry.shape) * static_cast<int64_t>(sizeof(T)) !=
+      static_cast<int64_t>(bytes.size())) {
+    return DataLoss(file.file().path().string() + ": " + entry.name + ": expected elements of " +
+                    std::to_string(sizeof(T)) + " bytes, got dtype " + entry.dtype);
+  }
+  std::vector<T> out(bytes.size() / sizeof(T));
+  if (!bytes.empty()) std::memcpy(out.data(), bytes.data(), bytes.size());
+  return out;
+}
+
+Status BadShape(const SafetensorsFile& file, const SafetensorsEntry& entry,
+                const std::string& expected) {
+  return DataLoss(file.file().path().string() + ": " + entry.name + ": expected " + expected +
+                  ", got " + ShapeString(entry.shape));
+}
+
+}  // namespace
+
+Result<QuantizedWeight> WeightStore::Describe(const std::string& name) const {
+  QuantizedWeight out;
+  const SafetensorsEntry* codes = file_->Find(name + ".int8");
+  if (codes == nullptr) {
+    HEXPORT_ASSIGN_OR_RETURN(codes, Entry(name + ".int4"));
+    out.format = WeightFormat::kInt4;
+  }
+  if (codes->shape.size() != 2) return BadShape(*file_, *codes, "[in_features, out_features]");
+  out.in_features = codes->shape[0];
+  out.out_features = codes->shape[1];
+  HEXPORT_ASSIGN_OR_RETURN(const SafetensorsEntry* scales, Entry(name + ".scales"));
+  if (scales->shape != Shape{out.out_features})
+    return BadShape(*file_, *scales, ShapeString({out.out_features}));
+  if (const SafetensorsEntry* blocks = file_->Find(name + ".block_scales"); blocks != nullptr) {
+    if (blocks->shape.size() != 2 || blocks->shape[0] <= 0 ||
+        out.in_features % blocks->shape[0] != 0 || blocks->shape[1] != out.out_features) {
+      return BadShape(*file_, *blocks, "[blocks, out_features]");
+    }
+    out.format = WeightFormat::kLpbq;
+    out.block_size = static_cast<int>(out.in_features / blocks->shape[0]);
+  }
+  return out;
+}
+
+Result<QuantizedWeight> WeightStore::Read(const std::string& name) const {
+  HEXPORT_ASSIGN_OR_RETURN(QuantizedWeight out, Describe(name));
+  HEXPORT_ASSIGN_OR_RETURN(const SafetensorsEntry* codes, Entry(CodesName(name, out.format)));
+  HEXPORT_ASSIGN_OR_RETURN(const SafetensorsEntry* scales, Entry(name + ".scales"));
+  HEXPORT_ASSIGN_OR_RETURN(out.codes, Values<int8_t>(*file_, *codes));
+  HEXPORT_ASSIGN_OR_RETURN(out.channel_scales, Values<float>(*file_, *scales));
+  if (out.format == WeightFormat::kLpbq) {
+    HEXPORT_ASSIGN_OR_RETURN(const SafetensorsEntry* blocks, Entry(name + ".block_scales"));
+    HEXPORT_ASSIGN_OR_RETURN(out.block_scales, Values<uint8_t>(*file_, *blocks));
+  }
+  return out;
+}
+
+Result<Encoding> WeightStore::EmbeddingEncoding(const std::string& name) const {
+  HEXPORT_ASSIGN_OR_RETURN(const SafetensorsEntry* scale_entry, Entry(name + ".scale"));
+  HEXPORT_ASSIGN_OR_RETURN(const SafetensorsEntry* zero_entry, Entry(name + ".zero_point"));
+  HEXPORT_ASSIGN_OR_RETURN(const std::vector<float> scale, Values<float>(*file_, *scale_entry));
+  HEXPORT_ASSIGN_OR_RETURN(const std::vector<int32_t> zero_point,
+                           Values<int32_t>(*file_, *zero_entry));
+  if (scale.size() != 1) return BadShape(*file_, *scale_entry, "[1]");
+  if (zero_point.size() != 1) return BadShape(*file_, *zero_entry, "[1]");
+  return Encoding{scale[0], zero_point[0], 16};
+}
+
+}  // namespace hexport::quant
