@@ -51,6 +51,7 @@ struct Graph {
   std::vector<ValueInfo> inputs, outputs;
   std::vector<Node> nodes;  // topologically sorted
   std::vector<Initializer> initializers;
+  int64_t opset = 23;  // version of ai.onnx that the nodes mean; read and written
 
   const Initializer* FindInitializer(const std::string& name) const;  // linear; nullptr if absent
   const ValueInfo* FindInput(const std::string& name) const;
@@ -61,8 +62,9 @@ struct Graph {
 template <typename T>
 Initializer MakeConstant(std::string name, DType dtype, Shape shape, std::vector<T> values);
 
-// Every node input is a graph input, an initializer or an earlier node's output; names unique; outputs made.
-// kInternal naming the node otherwise.
+// Every node input is a graph input, an initializer or an earlier node's output; names of values and of nodes unique
+// (a node may have no name); shapes of initializers static; graph outputs made.
+// kInternal naming the node or value otherwise.
 Status CheckGraph(const Graph& graph);
 
 // ---- implementation of the template
