@@ -10,9 +10,9 @@
 namespace hexport {
 namespace {
 
-using nlohmann::ordered_json;
 using ::hexport::testing::IsOk;
 using ::hexport::testing::StatusIs;
+using nlohmann::ordered_json;
 using ::testing::HasSubstr;
 
 const ordered_json& Golden() {
@@ -33,9 +33,9 @@ TEST_P(ChatTemplateGolden, RendersWhatTransformersRenders) {
     if (candidate["name"] == GetParam()) entry = &candidate;
   }
   ASSERT_NE(entry, nullptr);
-  auto chat_template =
-      ChatTemplate::Create((*entry)["source"].get<std::string>(), golden["bos_token"].get<std::string>(),
-                           golden["eos_token"].get<std::string>());
+  auto chat_template = ChatTemplate::Create((*entry)["source"].get<std::string>(),
+                                            golden["bos_token"].get<std::string>(),
+                                            golden["eos_token"].get<std::string>());
   ASSERT_THAT(chat_template, IsOk());
   ASSERT_EQ((*entry)["rendered"].size(), golden["conversations"].size());
   for (size_t i = 0; i < golden["conversations"].size(); ++i) {
@@ -43,10 +43,12 @@ TEST_P(ChatTemplateGolden, RendersWhatTransformersRenders) {
     const ordered_json& conversation = golden["conversations"][i];
     const ordered_json& expected = (*entry)["rendered"][i];
     auto text = (*chat_template)
-                    ->Render(conversation["messages"].dump(), conversation.value("add_generation_prompt", false),
+                    ->Render(conversation["messages"].dump(),
+                             conversation.value("add_generation_prompt", false),
                              conversation.contains("extra") ? conversation["extra"].dump() : "");
     if (expected.contains("error")) {
-      EXPECT_THAT(text, StatusIs(StatusCode::kInvalidArgument, HasSubstr(expected["error"].get<std::string>())));
+      EXPECT_THAT(text, StatusIs(StatusCode::kInvalidArgument,
+                                 HasSubstr(expected["error"].get<std::string>())));
     } else {
       ASSERT_THAT(text, IsOk());
       EXPECT_EQ(*text, expected["text"].get<std::string>());
@@ -55,8 +57,8 @@ TEST_P(ChatTemplateGolden, RendersWhatTransformersRenders) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Families, ChatTemplateGolden,
-                         ::testing::Values("smollm2", "llama3_style", "qwen2_style", "qwen3_style", "mistral_style",
-                                           "gemma_style", "features"),
+                         ::testing::Values("smollm2", "llama3_style", "qwen2_style", "qwen3_style",
+                                           "mistral_style", "gemma_style", "features"),
                          [](const auto& instance) { return instance.param; });
 
 }  // namespace

@@ -11,13 +11,15 @@ Result<std::unique_ptr<ChatTemplate>> ChatTemplate::Create(std::string_view sour
                                                            std::string_view bos_token,
                                                            std::string_view eos_token) {
   if (source.empty()) {
-    return Unimplemented("chat template: the checkpoint has no chat template: pass --chat-template");
+    return Unimplemented(
+        "chat template: the checkpoint has no chat template: pass --chat-template");
   }
   std::unique_ptr<ChatTemplate> created(new ChatTemplate());
   textkit_template* handle = nullptr;
   OwnedString error;
-  const int32_t code = textkit_template_new(source.data(), source.size(), bos_token.data(), bos_token.size(),
-                                            eos_token.data(), eos_token.size(), &handle, error.out());
+  const int32_t code =
+      textkit_template_new(source.data(), source.size(), bos_token.data(), bos_token.size(),
+                           eos_token.data(), eos_token.size(), &handle, error.out());
   HEXPORT_RETURN_IF_ERROR(StatusFromTextkit(code, "chat template", error));
   created->handle_ = handle;
   return created;

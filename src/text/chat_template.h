@@ -12,14 +12,20 @@ namespace hexport {
 // Thread-safe after creation.
 class ChatTemplate {
  public:
-  // Compiles the Jinja source. Errors: kInvalidArgument with line, kUnimplemented for an empty source
-  // ("the checkpoint has no chat template: pass --chat-template"), never a silent default.
-  static Result<std::unique_ptr<ChatTemplate>> Create(std::string_view source, std::string_view bos_token,
+  // Compiles the Jinja source with the settings of transformers. An empty token stays undefined in
+  // the template, as there. Errors: kInvalidArgument with "line:column" (syntax, unknown filter or
+  // test), kUnimplemented for an empty source ("the checkpoint has no chat template: pass
+  // --chat-template"), never a silent default.
+  static Result<std::unique_ptr<ChatTemplate>> Create(std::string_view source,
+                                                      std::string_view bos_token,
                                                       std::string_view eos_token);
   ~ChatTemplate();
-  // messages_json: a JSON array of {"role", "content", ...}; null or missing content becomes "".
+  // messages_json: a JSON array of {"role", "content", ...}; null or missing content becomes ""
+  // and other null fields are dropped. Lists of content parts go to a template that walks them, and
+  // are joined to one text for a template that takes strings only.
   // extra_json: an object of further variables (tools, enable_thinking), or empty.
-  // Errors: kInvalidArgument with the template's own raise_exception text, or line.
+  // Errors: kInvalidArgument with the template's own raise_exception text, or line; for
+  // JSON of another shape, with the index of the message; for a template that does not end.
   Result<std::string> Render(std::string_view messages_json, bool add_generation_prompt,
                              std::string_view extra_json) const;
 

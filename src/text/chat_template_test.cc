@@ -17,15 +17,17 @@ using ::testing::HasSubstr;
 constexpr char kHi[] = R"([{"role": "user", "content": "hi"}])";
 
 // The rendered text, or the status as text.
-std::string Render(std::string_view source, std::string_view messages, bool add_generation_prompt = false,
-                   std::string_view extra = "", std::string_view bos = "<s>") {
+std::string Render(std::string_view source, std::string_view messages,
+                   bool add_generation_prompt = false, std::string_view extra = "",
+                   std::string_view bos = "<s>") {
   auto chat_template = ChatTemplate::Create(source, bos, "</s>");
   if (!chat_template.ok()) return chat_template.status().ToString();
   auto text = (*chat_template)->Render(messages, add_generation_prompt, extra);
   return text.ok() ? *text : text.status().ToString();
 }
 
-Status RenderStatus(std::string_view source, std::string_view messages, std::string_view extra = "") {
+Status RenderStatus(std::string_view source, std::string_view messages,
+                    std::string_view extra = "") {
   auto chat_template = ChatTemplate::Create(source, "<s>", "</s>");
   if (!chat_template.ok()) return chat_template.status();
   return (*chat_template)->Render(messages, false, extra).status();
@@ -37,12 +39,14 @@ TEST(ChatTemplate, EmptySourceIsUnimplementedNotADefault) {
 }
 
 TEST(ChatTemplate, BlocksAreTrimmedAndOneTrailingNewlineGoes) {
-  EXPECT_EQ(Render("{% for m in messages %}\n  {{ m.content }}\n  {% endfor %}\nend\n", kHi), "  hi\nend");
+  EXPECT_EQ(Render("{% for m in messages %}\n  {{ m.content }}\n  {% endfor %}\nend\n", kHi),
+            "  hi\nend");
 }
 
 TEST(ChatTemplate, NullContentRendersAsEmptyText) {
   const char* messages = R"([{"role": "assistant", "content": null, "tool_calls": [{"id": "1"}]}])";
-  EXPECT_EQ(Render("{{ messages[0].content[:5] }}|{{ messages[0].content is string }}", messages), "|True");
+  EXPECT_EQ(Render("{{ messages[0].content[:5] }}|{{ messages[0].content is string }}", messages),
+            "|True");
 }
 
 TEST(ChatTemplate, MissingContentRendersAsEmptyText) {
@@ -62,12 +66,14 @@ TEST(ChatTemplate, PartsAreJoinedForATemplateOfStrings) {
 }
 
 TEST(ChatTemplate, PartsStayAListForATemplateThatWalksThem) {
-  const char* parts = R"([{"role": "user", "content": [{"type": "text", "text": "a"}, {"type": "image"}]}])";
-  EXPECT_EQ(Render("{% for m in messages %}{% if m.content is string %}{{ m.content }}{% else %}"
-                   "{% for part in m.content %}({{ part.type }}:{{ part.text }}){% endfor %}{% endif %}"
-                   "{% endfor %}",
-                   parts),
-            "(text:a)(image:)");
+  const char* parts =
+      R"([{"role": "user", "content": [{"type": "text", "text": "a"}, {"type": "image"}]}])";
+  EXPECT_EQ(
+      Render("{% for m in messages %}{% if m.content is string %}{{ m.content }}{% else %}"
+             "{% for part in m.content %}({{ part.type }}:{{ part.text }}){% endfor %}{% endif %}"
+             "{% endfor %}",
+             parts),
+      "(text:a)(image:)");
 }
 
 TEST(ChatTemplate, AnImagePartForATemplateOfStringsIsRefused) {
@@ -97,13 +103,16 @@ TEST(ChatTemplate, DictItemsKeepTheirOrder) {
 }
 
 TEST(ChatTemplate, ReversedSliceWalksBackwards) {
-  EXPECT_EQ(Render("{% for m in messages[::-1] %}{{ m.content }}{% endfor %}{{ messages[1:][0].content }}",
-                   R"([{"role": "user", "content": "1"}, {"role": "user", "content": "2"}])"),
-            "212");
+  EXPECT_EQ(
+      Render(
+          "{% for m in messages[::-1] %}{{ m.content }}{% endfor %}{{ messages[1:][0].content }}",
+          R"([{"role": "user", "content": "1"}, {"role": "user", "content": "2"}])"),
+      "212");
 }
 
 TEST(ChatTemplate, NamespaceCarriesStateOutOfALoop) {
-  EXPECT_EQ(Render("{% set ns = namespace(n=0) %}{% for i in range(5) %}{% set ns.n = ns.n + i %}{% endfor %}"
+  EXPECT_EQ(Render("{% set ns = namespace(n=0) %}{% for i in range(5) %}{% set ns.n = ns.n + i "
+                   "%}{% endfor %}"
                    "{{ ns.n }}",
                    kHi),
             "10");
@@ -147,14 +156,17 @@ TEST(ChatTemplate, ToJsonIsPythonsDump) {
 }
 
 constexpr char kSystem[] =
-    "{% if messages[0].role == 'system' %}[{{ messages[0].content }}]{% else %}[default]{% endif %}";
+    "{% if messages[0].role == 'system' %}[{{ messages[0].content }}]{% else %}[default]{% endif "
+    "%}";
 
 TEST(ChatTemplate, AbsentSystemMessageGivesTheTemplatesDefault) {
   EXPECT_EQ(Render(kSystem, kHi), "[default]");
 }
 
 TEST(ChatTemplate, EmptySystemMessageIsNotAbsent) {
-  EXPECT_EQ(Render(kSystem, R"([{"role": "system", "content": ""}, {"role": "user", "content": "hi"}])"), "[]");
+  EXPECT_EQ(
+      Render(kSystem, R"([{"role": "system", "content": ""}, {"role": "user", "content": "hi"}])"),
+      "[]");
 }
 
 TEST(ChatTemplate, TokensAreVariables) {
@@ -172,7 +184,8 @@ TEST(ChatTemplate, GenerationPromptFollowsItsFlag) {
 }
 
 TEST(ChatTemplate, TemplateTextInAMessageStaysText) {
-  EXPECT_EQ(Render("{{ messages[0].content }}", R"([{"role": "user", "content": "{{ 1 + 1 }}{% if %}"}])"),
+  EXPECT_EQ(Render("{{ messages[0].content }}",
+                   R"([{"role": "user", "content": "{{ 1 + 1 }}{% if %}"}])"),
             "{{ 1 + 1 }}{% if %}");
 }
 
@@ -183,7 +196,8 @@ TEST(ChatTemplate, SyntaxErrorNamesLineAndColumn) {
 
 TEST(ChatTemplate, UnknownFilterFailsAtLoadWithItsLine) {
   EXPECT_THAT(ChatTemplate::Create("ok\n{% if x %}{{ y | shout }}{% endif %}", "", ""),
-              StatusIs(StatusCode::kInvalidArgument, HasSubstr("chat template: 2: no filter named 'shout'")));
+              StatusIs(StatusCode::kInvalidArgument,
+                       HasSubstr("chat template: 2: no filter named 'shout'")));
 }
 
 TEST(ChatTemplate, UnknownTestFailsAtLoad) {
@@ -197,22 +211,38 @@ TEST(ChatTemplate, RunTimeErrorNamesTheLine) {
 }
 
 TEST(ChatTemplate, AnEndlessTemplateEnds) {
-  EXPECT_THAT(RenderStatus("{% for a in range(99999) %}{% for b in range(99999) %}{% endfor %}{% endfor %}", kHi),
-              StatusIs(StatusCode::kInvalidArgument, HasSubstr("fuel")));
+  EXPECT_THAT(
+      RenderStatus("{% for a in range(99999) %}{% for b in range(99999) %}{% endfor %}{% endfor %}",
+                   kHi),
+      StatusIs(StatusCode::kInvalidArgument, HasSubstr("fuel")));
+}
+
+constexpr char kDeepList[] =
+    "{% set ns = namespace(x=1) %}{% for i in range(90000) %}{% set ns.x = [ns.x] %}{% endfor %}";
+
+TEST(ChatTemplate, PrintingADeepListIsCutShort) {
+  EXPECT_THAT(Render(std::string(kDeepList) + "{{ ns.x }}", kHi), HasSubstr("[...]"));
+}
+
+TEST(ChatTemplate, DumpingADeepListIsAnError) {
+  EXPECT_THAT(RenderStatus(std::string(kDeepList) + "{{ ns.x | tojson }}", kHi),
+              StatusIs(StatusCode::kInvalidArgument, HasSubstr("nested too deeply")));
 }
 
 TEST(ChatTemplate, MessagesMustBeJson) {
-  EXPECT_THAT(RenderStatus("x", "[{"), StatusIs(StatusCode::kInvalidArgument, HasSubstr("messages: expected JSON")));
+  EXPECT_THAT(RenderStatus("x", "[{"),
+              StatusIs(StatusCode::kInvalidArgument, HasSubstr("messages: expected JSON")));
 }
 
 TEST(ChatTemplate, MessagesMustBeAnArray) {
-  EXPECT_THAT(RenderStatus("x", "{}"),
-              StatusIs(StatusCode::kInvalidArgument, HasSubstr("expected a JSON array, got an object")));
+  EXPECT_THAT(RenderStatus("x", "{}"), StatusIs(StatusCode::kInvalidArgument,
+                                                HasSubstr("expected a JSON array, got an object")));
 }
 
 TEST(ChatTemplate, EachMessageMustBeAnObject) {
   EXPECT_THAT(RenderStatus("x", R"([{"role": "user"}, 5])"),
-              StatusIs(StatusCode::kInvalidArgument, HasSubstr("messages[1]: expected an object, got a number")));
+              StatusIs(StatusCode::kInvalidArgument,
+                       HasSubstr("messages[1]: expected an object, got a number")));
 }
 
 TEST(ChatTemplate, MessagesMustBeUtf8) {
@@ -226,13 +256,15 @@ TEST(ChatTemplate, SourceMustBeUtf8) {
 }
 
 TEST(ChatTemplate, ExtraMustBeAnObject) {
-  EXPECT_THAT(RenderStatus("x", kHi, "[]"),
-              StatusIs(StatusCode::kInvalidArgument, HasSubstr("extra variables: expected a JSON object")));
+  EXPECT_THAT(
+      RenderStatus("x", kHi, "[]"),
+      StatusIs(StatusCode::kInvalidArgument, HasSubstr("extra variables: expected a JSON object")));
 }
 
 TEST(ChatTemplate, ExtraMayNotReplaceMessages) {
-  EXPECT_THAT(RenderStatus("x", kHi, R"({"messages": []})"),
-              StatusIs(StatusCode::kInvalidArgument, HasSubstr("messages is an argument of its own")));
+  EXPECT_THAT(
+      RenderStatus("x", kHi, R"({"messages": []})"),
+      StatusIs(StatusCode::kInvalidArgument, HasSubstr("messages is an argument of its own")));
 }
 
 }  // namespace

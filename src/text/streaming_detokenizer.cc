@@ -15,7 +15,8 @@ struct StreamingDetokenizer::Impl {
   Status Usable(std::string_view where) const {
     HEXPORT_RETURN_IF_ERROR(creation);
     if (!finished) return OkStatus();
-    return FailedPrecondition(std::string(where) + ": the stream has ended; make a new one for each answer");
+    return FailedPrecondition(std::string(where) +
+                              ": the stream has ended; make a new one for each answer");
   }
 };
 

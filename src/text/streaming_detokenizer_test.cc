@@ -13,8 +13,10 @@ using ::hexport::testing::StatusIs;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
-// A WordLevel model whose ids are the positions in `vocabulary` (JSON strings), with the given decoder.
-std::unique_ptr<Tokenizer> Make(const std::vector<std::string>& vocabulary, const std::string& decoder) {
+// A WordLevel model whose ids are the positions in `vocabulary` (JSON strings), with the given
+// decoder.
+std::unique_ptr<Tokenizer> Make(const std::vector<std::string>& vocabulary,
+                                const std::string& decoder) {
   std::string vocab;
   for (size_t id = 0; id < vocabulary.size(); ++id) {
     vocab += (id == 0 ? "" : ", ") + ("\"" + vocabulary[id] + "\": ") + std::to_string(id);
@@ -22,10 +24,11 @@ std::unique_ptr<Tokenizer> Make(const std::vector<std::string>& vocabulary, cons
   const std::string special = std::to_string(vocabulary.size());
   auto tokenizer = Tokenizer::FromJson(
       R"({"version": "1.0", "truncation": null, "padding": null, "normalizer": null, "pre_tokenizer": null,
-      "post_processor": null, "added_tokens": [{"id": )" + special +
+      "post_processor": null, "added_tokens": [{"id": )" +
+      special +
       R"(, "content": "<|end|>", "single_word": false, "lstrip": false, "rstrip": false, "normalized": false,
-      "special": true}], "decoder": )" + decoder +
-      R"(, "model": {"type": "WordLevel", "unk_token": "a", "vocab": {)" + vocab + "}}}");
+      "special": true}], "decoder": )" +
+      decoder + R"(, "model": {"type": "WordLevel", "unk_token": "a", "vocab": {)" + vocab + "}}}");
   EXPECT_THAT(tokenizer, IsOk());
   return tokenizer.ok() ? *std::move(tokenizer) : nullptr;
 }
@@ -74,7 +77,10 @@ TEST(StreamingDetokenizer, AnInvalidByteBecomesAReplacementAtOnce) {
 
 TEST(StreamingDetokenizer, ACharacterCutByAnotherIsReplacedWhenTheOtherComes) {
   auto tokenizer = Make(kByteVocabulary, kByteLevel);
-  EXPECT_THAT(Stream(*tokenizer, {5, 6, 0}), ElementsAre("", "", "\uFFFD" "a", ""));
+  EXPECT_THAT(Stream(*tokenizer, {5, 6, 0}), ElementsAre("", "",
+                                                         "\uFFFD"
+                                                         "a",
+                                                         ""));
 }
 
 TEST(StreamingDetokenizer, ATruncatedEndIsReplacedByFinish) {
@@ -122,7 +128,8 @@ TEST(StreamingDetokenizer, ABrokenRunOfFallbackBytesIsReplacedAtOnce) {
 }
 
 TEST(StreamingDetokenizer, MetaspaceDropsTheMarkOfTheFirstTokenOnly) {
-  auto tokenizer = Make({"a", "▁b"}, R"({"type": "Metaspace", "replacement": "▁", "prepend_scheme": "always",
+  auto tokenizer =
+      Make({"a", "▁b"}, R"({"type": "Metaspace", "replacement": "▁", "prepend_scheme": "always",
                                           "split": true})");
   EXPECT_THAT(Stream(*tokenizer, {1, 1, 0}), ElementsAre("b", " b", "a", ""));
   EXPECT_THAT(Stream(*tokenizer, {2, 1}, true), ElementsAre("", "b", ""));
@@ -137,7 +144,8 @@ TEST(StreamingDetokenizer, PushAfterFinishIsRefused) {
   auto tokenizer = Make({"a", "b"}, "null");
   StreamingDetokenizer stream(*tokenizer, false);
   ASSERT_THAT(stream.Finish(), IsOk());
-  EXPECT_THAT(stream.Push(0), StatusIs(StatusCode::kFailedPrecondition, HasSubstr("the stream has ended")));
+  EXPECT_THAT(stream.Push(0),
+              StatusIs(StatusCode::kFailedPrecondition, HasSubstr("the stream has ended")));
 }
 
 TEST(StreamingDetokenizer, ANegativeIdIsRefused) {
@@ -150,9 +158,10 @@ TEST(StreamingDetokenizer, ANegativeIdIsRefused) {
 class EqualsDecode : public ::testing::TestWithParam<const char*> {};
 
 TEST_P(EqualsDecode, OnRandomIds) {
-  auto tokenizer = Make({"a", "▁b", "▁", "<0xE2>", "<0x82>", "<0xAC>", "<0xFF>", "<0x41>", "ðŁ", "ĺĢ", "ÿ", "â",
-                         "Ĥ", "¬", "Ġ", "##c", "d</w>", " ", "b▁▁", "日", "|", "."},
-                        GetParam());
+  auto tokenizer =
+      Make({"a", "▁b", "▁", "<0xE2>", "<0x82>", "<0xAC>", "<0xFF>", "<0x41>", "ðŁ", "ĺĢ", "ÿ",
+            "â", "Ĥ",  "¬", "Ġ",      "##c",    "d</w>",  " ",      "b▁▁",    "日", "|",  "."},
+           GetParam());
   std::mt19937 random(20240607);
   for (int round = 0; round < 2000; ++round) {
     std::vector<int32_t> ids(random() % 12);

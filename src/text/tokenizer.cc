@@ -29,22 +29,26 @@ Result<std::unique_ptr<Tokenizer>> Tokenizer::FromJson(std::string_view json) {
 
 Tokenizer::~Tokenizer() { textkit_tokenizer_free(static_cast<textkit_tokenizer*>(handle_)); }
 
-Result<std::vector<int32_t>> Tokenizer::Encode(std::string_view text, bool add_special_tokens) const {
+Result<std::vector<int32_t>> Tokenizer::Encode(std::string_view text,
+                                               bool add_special_tokens) const {
   int32_t* ids = nullptr;
   size_t count = 0;
   OwnedString error;
-  const int32_t code = textkit_tokenizer_encode(AsTokenizer(handle_), text.data(), text.size(),
-                                                add_special_tokens ? 1 : 0, &ids, &count, error.out());
+  const int32_t code =
+      textkit_tokenizer_encode(AsTokenizer(handle_), text.data(), text.size(),
+                               add_special_tokens ? 1 : 0, &ids, &count, error.out());
   HEXPORT_RETURN_IF_ERROR(StatusFromTextkit(code, "Tokenizer::Encode", error));
   std::vector<int32_t> result(ids, ids + count);
   textkit_free_ids(ids, count);
   return result;
 }
 
-Result<std::string> Tokenizer::Decode(std::span<const int32_t> ids, bool skip_special_tokens) const {
+Result<std::string> Tokenizer::Decode(std::span<const int32_t> ids,
+                                      bool skip_special_tokens) const {
   OwnedString text, error;
-  const int32_t code = textkit_tokenizer_decode(AsTokenizer(handle_), ids.data(), ids.size(),
-                                                skip_special_tokens ? 1 : 0, text.out(), error.out());
+  const int32_t code =
+      textkit_tokenizer_decode(AsTokenizer(handle_), ids.data(), ids.size(),
+                               skip_special_tokens ? 1 : 0, text.out(), error.out());
   HEXPORT_RETURN_IF_ERROR(StatusFromTextkit(code, "Tokenizer::Decode", error));
   return text.Text();
 }
@@ -57,7 +61,8 @@ int32_t Tokenizer::TokenToId(std::string_view token) const {
 
 Result<std::string> Tokenizer::IdToToken(int32_t id) const {
   OwnedString token, error;
-  const int32_t code = textkit_tokenizer_id_to_token(AsTokenizer(handle_), id, token.out(), error.out());
+  const int32_t code =
+      textkit_tokenizer_id_to_token(AsTokenizer(handle_), id, token.out(), error.out());
   HEXPORT_RETURN_IF_ERROR(StatusFromTextkit(code, "Tokenizer::IdToToken", error));
   return token.Text();
 }

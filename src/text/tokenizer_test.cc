@@ -98,7 +98,8 @@ TEST_F(TokenizerTest, DecodeSkipsIdsWithoutAToken) {
 
 TEST_F(TokenizerTest, DecodeRefusesANegativeId) {
   const std::vector<int32_t> ids = {0, -1};
-  EXPECT_THAT(tokenizer_->Decode(ids, false), StatusIs(StatusCode::kInvalidArgument, HasSubstr("got -1")));
+  EXPECT_THAT(tokenizer_->Decode(ids, false),
+              StatusIs(StatusCode::kInvalidArgument, HasSubstr("got -1")));
 }
 
 TEST_F(TokenizerTest, DecodeOfNothingIsEmpty) {
@@ -128,7 +129,9 @@ TEST_F(TokenizerTest, IdToTokenSpellsTheVocabulary) {
 
 TEST_F(TokenizerTest, IdToTokenRefusesAnAbsentId) {
   for (int32_t id : {-1, 7, std::numeric_limits<int32_t>::max()}) {
-    EXPECT_THAT(tokenizer_->IdToToken(id), StatusIs(StatusCode::kInvalidArgument, HasSubstr("token id"))) << id;
+    EXPECT_THAT(tokenizer_->IdToToken(id),
+                StatusIs(StatusCode::kInvalidArgument, HasSubstr("token id")))
+        << id;
   }
 }
 
@@ -148,11 +151,13 @@ TEST_F(TokenizerTest, EncodesFromSeveralThreadsAtOnce) {
 }
 
 TEST(Tokenizer, BadJsonIsDataLoss) {
-  EXPECT_THAT(Tokenizer::FromJson("{\"version\": "), StatusIs(StatusCode::kDataLoss, HasSubstr("tokenizer.json: ")));
+  EXPECT_THAT(Tokenizer::FromJson("{\"version\": "),
+              StatusIs(StatusCode::kDataLoss, HasSubstr("tokenizer.json: ")));
 }
 
 TEST(Tokenizer, EmptyJsonIsDataLoss) {
-  EXPECT_THAT(Tokenizer::FromJson(""), StatusIs(StatusCode::kDataLoss, HasSubstr("tokenizer.json: ")));
+  EXPECT_THAT(Tokenizer::FromJson(""),
+              StatusIs(StatusCode::kDataLoss, HasSubstr("tokenizer.json: ")));
 }
 
 TEST(Tokenizer, AnUnknownModelIsDataLoss) {
@@ -177,7 +182,8 @@ TEST(Tokenizer, ADecoderThatPanicsTheLibraryIsAStatus) {
 }
 
 TEST(Tokenizer, JsonMustBeUtf8) {
-  EXPECT_THAT(Tokenizer::FromJson("{\"a\": \"\xff\"}"), StatusIs(StatusCode::kDataLoss, HasSubstr("expected UTF-8")));
+  EXPECT_THAT(Tokenizer::FromJson("{\"a\": \"\xff\"}"),
+              StatusIs(StatusCode::kDataLoss, HasSubstr("expected UTF-8")));
 }
 
 }  // namespace

@@ -40,7 +40,12 @@ impl ChatTemplate {
         Ok(template)
     }
 
-    pub fn render(&self, messages: &str, add_generation_prompt: bool, extra: &str) -> Result<String, Failure> {
+    pub fn render(
+        &self,
+        messages: &str,
+        add_generation_prompt: bool,
+        extra: &str,
+    ) -> Result<String, Failure> {
         let messages = messages::parse(messages, !self.takes_parts)?;
         self.render_values(messages, add_generation_prompt, messages::parse_extra(extra)?)
     }
@@ -74,7 +79,9 @@ impl ChatTemplate {
         const TEXT: &str = "hexport part probe";
         let message = json!({"role": "user", "content": [{"type": "text", "text": TEXT}]});
         match self.render_values(vec![message], false, Map::new()) {
-            Ok(text) => text.contains(TEXT) && !text.contains("'type'") && !text.contains("\"type\""),
+            Ok(text) => {
+                text.contains(TEXT) && !text.contains("'type'") && !text.contains("\"type\"")
+            }
             Err(_) => false,
         }
     }
@@ -129,11 +136,18 @@ fn check_names(environment: &Environment<'static>) -> Result<(), Failure> {
     check_instructions(environment, &compiled.instructions)
 }
 
-fn check_instructions(environment: &Environment<'_>, instructions: &Instructions<'_>) -> Result<(), Failure> {
+fn check_instructions(
+    environment: &Environment<'_>,
+    instructions: &Instructions<'_>,
+) -> Result<(), Failure> {
     for index in 0..instructions.len() as u32 {
         let (kind, name) = match instructions.get(index) {
-            Some(Instruction::ApplyFilter(name, ..)) if !has_filter(environment, name) => ("filter", name),
-            Some(Instruction::PerformTest(name, ..)) if !has_test(environment, name) => ("test", name),
+            Some(Instruction::ApplyFilter(name, ..)) if !has_filter(environment, name) => {
+                ("filter", name)
+            }
+            Some(Instruction::PerformTest(name, ..)) if !has_test(environment, name) => {
+                ("test", name)
+            }
             _ => continue,
         };
         let line = instructions.get_line(index).unwrap_or(0);

@@ -66,7 +66,10 @@ pub unsafe fn input<'a>(data: *const u8, size: usize, what: &str) -> Result<&'a 
         return Ok("");
     }
     std::str::from_utf8(std::slice::from_raw_parts(data, size)).map_err(|error| {
-        Failure::invalid(format!("{what}: expected UTF-8, got an invalid byte at offset {}", error.valid_up_to()))
+        Failure::invalid(format!(
+            "{what}: expected UTF-8, got an invalid byte at offset {}",
+            error.valid_up_to()
+        ))
     })
 }
 

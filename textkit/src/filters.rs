@@ -34,13 +34,20 @@ pub fn add_to(environment: &mut Environment<'static>) {
     // In Python strings and dicts are sequences too, and an undefined value is an empty one.
     environment.add_test("sequence", |value: Value| is_iterable(&value));
     environment.add_test("iterable", |value: Value| is_iterable(&value));
-    environment.add_test("number", |value: Value| matches!(value.kind(), ValueKind::Number | ValueKind::Bool));
+    environment.add_test("number", |value: Value| {
+        matches!(value.kind(), ValueKind::Number | ValueKind::Bool)
+    });
 }
 
 fn is_iterable(value: &Value) -> bool {
     matches!(
         value.kind(),
-        ValueKind::String | ValueKind::Seq | ValueKind::Map | ValueKind::Iterable | ValueKind::Bytes | ValueKind::Undefined
+        ValueKind::String
+            | ValueKind::Seq
+            | ValueKind::Map
+            | ValueKind::Iterable
+            | ValueKind::Bytes
+            | ValueKind::Undefined
     )
 }
 
@@ -53,8 +60,9 @@ fn raise_exception(message: Value) -> Result<Value, Error> {
 fn strftime_now(format: String) -> Result<String, Error> {
     // A naive datetime has no zone: Python leaves these two empty.
     let format = format.replace("%Z", "").replace("%z", "");
-    let c_format = std::ffi::CString::new(format.clone())
-        .map_err(|_| Error::new(ErrorKind::InvalidOperation, "strftime_now: the format holds a NUL"))?;
+    let c_format = std::ffi::CString::new(format.clone()).map_err(|_| {
+        Error::new(ErrorKind::InvalidOperation, "strftime_now: the format holds a NUL")
+    })?;
     let mut buffer = vec![0u8; 256 + format.len() * 16];
     // SAFETY: all pointers are to live locals; strftime writes at most buffer.len() bytes.
     let size = unsafe {

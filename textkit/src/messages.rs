@@ -11,9 +11,16 @@ const REASONING: [&str; 3] = ["reasoning_content", "thinking", "reasoning"];
 pub fn parse(json: &str, join_parts: bool) -> Result<Vec<Value>, Failure> {
     let parsed: Value = serde_json::from_str(json).map_err(|error| bad_json("messages", &error))?;
     let Value::Array(messages) = parsed else {
-        return Err(Failure::invalid(format!("messages: expected a JSON array, got {}", kind(&parsed))));
+        return Err(Failure::invalid(format!(
+            "messages: expected a JSON array, got {}",
+            kind(&parsed)
+        )));
     };
-    messages.into_iter().enumerate().map(|(index, message)| normalize(index, message, join_parts)).collect()
+    messages
+        .into_iter()
+        .enumerate()
+        .map(|(index, message)| normalize(index, message, join_parts))
+        .collect()
 }
 
 /// Parses the object of further variables; an empty text is an empty object.
@@ -23,11 +30,16 @@ pub fn parse_extra(json: &str) -> Result<Map<String, Value>, Failure> {
     }
     let parsed = serde_json::from_str(json).map_err(|error| bad_json("extra variables", &error))?;
     let Value::Object(extra) = parsed else {
-        return Err(Failure::invalid(format!("extra variables: expected a JSON object, got {}", kind(&parsed))));
+        return Err(Failure::invalid(format!(
+            "extra variables: expected a JSON object, got {}",
+            kind(&parsed)
+        )));
     };
     for name in ["messages", "add_generation_prompt"] {
         if extra.contains_key(name) {
-            return Err(Failure::invalid(format!("extra variables: {name} is an argument of its own; leave it out")));
+            return Err(Failure::invalid(format!(
+                "extra variables: {name} is an argument of its own; leave it out"
+            )));
         }
     }
     Ok(extra)
@@ -50,7 +62,10 @@ fn kind(value: &Value) -> &'static str {
 
 fn normalize(index: usize, message: Value, join_parts: bool) -> Result<Value, Failure> {
     let Value::Object(given) = message else {
-        return Err(Failure::invalid(format!("messages[{index}]: expected an object, got {}", kind(&message))));
+        return Err(Failure::invalid(format!(
+            "messages[{index}]: expected an object, got {}",
+            kind(&message)
+        )));
     };
     let mut fields = Map::new();
     for (key, value) in given {

@@ -13,14 +13,21 @@ pub fn python_str(value: &Value) -> String {
     }
 }
 
+/// Deeper lists and dicts, which only a loop in a template can build, are cut short: Python would raise
+/// its own recursion error there.
+const DEEPEST: usize = 500;
+
 pub fn python_repr(value: &Value) -> String {
     let mut out = String::new();
-    write_repr(value, &mut out);
+    write_repr(value, 0, &mut out);
     out
 }
 
-fn write_repr(value: &Value, out: &mut String) {
+fn write_repr(value: &Value, depth: usize, out: &mut String) {
     match value.kind() {
+        ValueKind::Seq | ValueKind::Iterable | ValueKind::Map if depth > DEEPEST => {
+            out.push_str("...");
+        }
         ValueKind::Undefined => out.push_str("Undefined"),
         ValueKind::String => write_string_repr(value.as_str().unwrap_or_default(), out),
         ValueKind::Number => out.push_str(&number_text(value, ["nan", "inf", "-inf"])),
@@ -28,7 +35,7 @@ fn write_repr(value: &Value, out: &mut String) {
             out.push('[');
             for (index, item) in value.try_iter().into_iter().flatten().enumerate() {
                 out.push_str(if index > 0 { ", " } else { "" });
-                write_repr(&item, out);
+                write_repr(&item, depth + 1, out);
             }
             out.push(']');
         }
@@ -36,9 +43,9 @@ fn write_repr(value: &Value, out: &mut String) {
             out.push('{');
             for (index, (key, item)) in pairs(value).into_iter().enumerate() {
                 out.push_str(if index > 0 { ", " } else { "" });
-                write_repr(&key, out);
+                write_repr(&key, depth + 1, out);
                 out.push_str(": ");
-                write_repr(&item, out);
+                write_repr(&item, depth + 1, out);
             }
             out.push('}');
         }
@@ -123,8 +130,16 @@ pub fn json_dumps(value: &Value, style: &JsonStyle) -> Result<String, Error> {
     Ok(out)
 }
 
-fn write_json(value: &Value, style: &JsonStyle, depth: usize, out: &mut String) -> Result<(), Error> {
+fn write_json(
+    value: &Value,
+    style: &JsonStyle,
+    depth: usize,
+    out: &mut String,
+) -> Result<(), Error> {
     match value.kind() {
+        ValueKind::Seq | ValueKind::Iterable | ValueKind::Map if depth > DEEPEST => {
+            return Err(Error::new(ErrorKind::BadSerialization, "tojson: nested too deeply"));
+        }
         ValueKind::None => out.push_str("null"),
         ValueKind::Bool => out.push_str(if value.is_true() { "true" } else { "false" }),
         ValueKind::Number => out.push_str(&number_text(value, ["NaN", "Infinity", "-Infinity"])),

@@ -11,7 +11,8 @@ pub fn is_space(character: char) -> bool {
 
 /// `str.strip`, `lstrip` and `rstrip`; `chars` none: white space.
 pub fn strip<'a>(text: &'a str, chars: Option<&str>, left: bool, right: bool) -> &'a str {
-    let drop = |character: char| chars.map_or_else(|| is_space(character), |set| set.contains(character));
+    let drop =
+        |character: char| chars.map_or_else(|| is_space(character), |set| set.contains(character));
     let text = if left { text.trim_start_matches(drop) } else { text };
     if right {
         text.trim_end_matches(drop)
@@ -20,7 +21,12 @@ pub fn strip<'a>(text: &'a str, chars: Option<&str>, left: bool, right: bool) ->
     }
 }
 
-pub fn call_method(state: &State, value: &Value, method: &str, args: &[Value]) -> Result<Value, Error> {
+pub fn call_method(
+    state: &State,
+    value: &Value,
+    method: &str,
+    args: &[Value],
+) -> Result<Value, Error> {
     if let Some(text) = value.as_str() {
         if let Some(result) = string_method(text, method, args) {
             return result;
@@ -42,10 +48,11 @@ fn string_method(text: &str, method: &str, args: &[Value]) -> Option<Result<Valu
         }),
         "split" => from_args(args).and_then(|(separator, limit)| split(text, separator, limit)),
         "rsplit" => from_args(args).and_then(|(separator, limit)| rsplit(text, separator, limit)),
-        "splitlines" => from_args(args).map(|(keep,): (Option<bool>,)| split_lines(text, keep.unwrap_or(false))),
-        "partition" | "rpartition" => {
-            from_args(args).map(|(separator,): (&str,)| partition(text, separator, method == "rpartition"))
+        "splitlines" => {
+            from_args(args).map(|(keep,): (Option<bool>,)| split_lines(text, keep.unwrap_or(false)))
         }
+        "partition" | "rpartition" => from_args(args)
+            .map(|(separator,): (&str,)| partition(text, separator, method == "rpartition")),
         "removeprefix" => from_args(args)
             .map(|(prefix,): (&str,)| Value::from(text.strip_prefix(prefix).unwrap_or(text))),
         "removesuffix" => from_args(args)
@@ -69,7 +76,12 @@ fn all_characters(text: &str, args: &[Value], test: impl Fn(char) -> bool) -> Re
     Ok(Value::from(!text.is_empty() && text.chars().all(test)))
 }
 
-fn cased(text: &str, args: &[Value], want: fn(char) -> bool, other: fn(char) -> bool) -> Result<Value, Error> {
+fn cased(
+    text: &str,
+    args: &[Value],
+    want: fn(char) -> bool,
+    other: fn(char) -> bool,
+) -> Result<Value, Error> {
     let () = from_args(args)?;
     Ok(Value::from(text.chars().any(want) && !text.chars().any(other)))
 }
@@ -86,7 +98,9 @@ fn split(text: &str, separator: Option<&str>, limit: Option<i64>) -> Result<Valu
     let limit = limit_of(limit);
     match separator {
         Some("") => Err(empty_separator()),
-        Some(separator) => Ok(text.splitn(limit.saturating_add(1), separator).map(Value::from).collect()),
+        Some(separator) => {
+            Ok(text.splitn(limit.saturating_add(1), separator).map(Value::from).collect())
+        }
         None => {
             let mut parts = Vec::new();
             let mut rest = text.trim_start_matches(is_space);
@@ -104,12 +118,18 @@ fn rsplit(text: &str, separator: Option<&str>, limit: Option<i64>) -> Result<Val
     let limit = limit_of(limit);
     let mut parts: Vec<Value> = match separator {
         Some("") => return Err(empty_separator()),
-        Some(separator) => text.rsplitn(limit.saturating_add(1), separator).map(Value::from).collect(),
+        Some(separator) => {
+            text.rsplitn(limit.saturating_add(1), separator).map(Value::from).collect()
+        }
         None => {
             let mut parts = Vec::new();
             let mut rest = text.trim_end_matches(is_space);
             while !rest.is_empty() {
-                let gap = if parts.len() < limit { rest.char_indices().rfind(|&(_, c)| is_space(c)) } else { None };
+                let gap = if parts.len() < limit {
+                    rest.char_indices().rfind(|&(_, c)| is_space(c))
+                } else {
+                    None
+                };
                 let start = gap.map_or(0, |(offset, character)| offset + character.len_utf8());
                 parts.push(Value::from(&rest[start..]));
                 rest = rest[..start].trim_end_matches(is_space);
@@ -123,7 +143,10 @@ fn rsplit(text: &str, separator: Option<&str>, limit: Option<i64>) -> Result<Val
 
 fn split_lines(text: &str, keep_ends: bool) -> Value {
     let is_break = |c: char| {
-        matches!(c, '\n' | '\r' | '\x0b' | '\x0c' | '\x1c'..='\x1e' | '\u{85}' | '\u{2028}' | '\u{2029}')
+        matches!(
+            c,
+            '\n' | '\r' | '\x0b' | '\x0c' | '\x1c'..='\x1e' | '\u{85}' | '\u{2028}' | '\u{2029}'
+        )
     };
     let mut lines = Vec::new();
     let mut rest = text;

@@ -49,7 +49,9 @@ impl<'a> TokenStream<'a> {
         let Some(token) = self.tokenizer.id_to_token(id) else {
             return Ok(String::new());
         };
-        if self.skip_special_tokens && self.tokenizer.get_added_vocabulary().is_special_token(&token) {
+        if self.skip_special_tokens
+            && self.tokenizer.get_added_vocabulary().is_special_token(&token)
+        {
             return Ok(String::new());
         }
         self.run(0, vec![token])
@@ -119,7 +121,10 @@ fn add_stages(decoder: &DecoderWrapper, stages: &mut Vec<Stage>, fused: &mut boo
 
 fn fuse_then(decoder: &DecoderWrapper) -> DecoderWrapper {
     use tokenizers::decoders::{fuse::Fuse, sequence::Sequence};
-    DecoderWrapper::Sequence(Sequence::new(vec![DecoderWrapper::Fuse(Fuse::new()), decoder.clone()]))
+    DecoderWrapper::Sequence(Sequence::new(vec![
+        DecoderWrapper::Fuse(Fuse::new()),
+        decoder.clone(),
+    ]))
 }
 
 fn chain(decoder: &DecoderWrapper, tokens: Vec<String>) -> Result<Vec<String>, Failure> {
@@ -182,7 +187,10 @@ impl Stage {
                 }
             }
             Stage::Whole { decoder, tokens } => out = chain(decoder, std::mem::take(tokens))?,
-            Stage::FusedStrip { .. } | Stage::First { .. } | Stage::Each(_) | Stage::Join { .. } => {}
+            Stage::FusedStrip { .. }
+            | Stage::First { .. }
+            | Stage::Each(_)
+            | Stage::Join { .. } => {}
         }
         Ok(out)
     }
@@ -260,7 +268,13 @@ fn byte_token(token: &str) -> Option<u8> {
     }
 }
 
-fn push_byte(byte: u8, run: &mut Vec<u8>, valid: &mut usize, broken: &mut bool, out: &mut Vec<String>) {
+fn push_byte(
+    byte: u8,
+    run: &mut Vec<u8>,
+    valid: &mut usize,
+    broken: &mut bool,
+    out: &mut Vec<String>,
+) {
     run.push(byte);
     if *broken {
         out.push("\u{fffd}".to_string());
@@ -290,7 +304,13 @@ fn end_run(run: &mut Vec<u8>, valid: &mut usize, broken: &mut bool, out: &mut Ve
     *broken = false;
 }
 
-fn strip_piece(piece: &str, content: char, start: &mut usize, stop: usize, held: &mut usize) -> String {
+fn strip_piece(
+    piece: &str,
+    content: char,
+    start: &mut usize,
+    stop: usize,
+    held: &mut usize,
+) -> String {
     let mut text = String::new();
     for character in piece.chars() {
         if *start > 0 {

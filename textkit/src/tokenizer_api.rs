@@ -50,7 +50,8 @@ impl TokenizerHandle {
         tokenizer.with_padding(None);
         let highest = tokenizer.get_vocab(true).into_values().max();
         let size = highest.map_or(0, |id| i64::from(id) + 1);
-        let vocab_size = i32::try_from(size).map_err(|_| bad(format!("expected ids below 2^31, got {}", size - 1)))?;
+        let vocab_size = i32::try_from(size)
+            .map_err(|_| bad(format!("expected ids below 2^31, got {}", size - 1)))?;
         Ok(TokenizerHandle { tokenizer, vocab_size })
     }
 
@@ -71,7 +72,8 @@ impl TokenizerHandle {
 }
 
 pub fn checked_id(id: i32) -> Result<u32, Failure> {
-    u32::try_from(id).map_err(|_| Failure::invalid(format!("expected a token id of 0 or more, got {id}")))
+    u32::try_from(id)
+        .map_err(|_| Failure::invalid(format!("expected a token id of 0 or more, got {id}")))
 }
 
 #[no_mangle]
@@ -106,7 +108,8 @@ pub unsafe extern "C" fn textkit_tokenizer_encode(
     error: *mut OwnedBytes,
 ) -> i32 {
     ffi::guard(error, || {
-        let encoded = (*tokenizer).encode(ffi::input(text, text_size, "text")?, add_special_tokens != 0)?;
+        let encoded =
+            (*tokenizer).encode(ffi::input(text, text_size, "text")?, add_special_tokens != 0)?;
         count.write(encoded.len());
         ids.write(if encoded.is_empty() {
             std::ptr::null_mut()
@@ -172,7 +175,10 @@ pub unsafe extern "C" fn textkit_tokenizer_id_to_token(
     ffi::guard(error, || {
         let handle = &*tokenizer;
         let found = handle.tokenizer.id_to_token(checked_id(id)?).ok_or_else(|| {
-            Failure::invalid(format!("expected a token id below {} that is in use, got {id}", handle.vocab_size))
+            Failure::invalid(format!(
+                "expected a token id below {} that is in use, got {id}",
+                handle.vocab_size
+            ))
         })?;
         token.write(OwnedBytes::new(found));
         Ok(())
@@ -189,7 +195,8 @@ pub unsafe extern "C" fn textkit_stream_new(
 ) -> i32 {
     ffi::guard(error, || {
         let tokenizer: &'static Tokenizer = &(*tokenizer).tokenizer;
-        stream.write(Box::into_raw(Box::new(TokenStream::new(tokenizer, skip_special_tokens != 0))));
+        stream
+            .write(Box::into_raw(Box::new(TokenStream::new(tokenizer, skip_special_tokens != 0))));
         Ok(())
     })
 }
