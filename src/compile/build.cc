@@ -16,6 +16,7 @@
 #include "compile/build_stages.h"
 #include "compile/checkpoint_hash.h"
 #include "ort/session.h"
+#include "quant/calibrate.h"
 #include "quant/residual_rotation.h"
 
 namespace hexport::compile {

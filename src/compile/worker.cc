@@ -5,7 +5,7 @@
 #include <utility>
 
 #include "base/child_process.h"
-#include "ort/genie.h"
+#include "ort/session.h"
 
 namespace hexport::compile {
 namespace {
@@ -60,7 +60,12 @@ Result<json> CallWorker(std::string_view task, const json& request, std::string_
   Result<ChildResult> child = RunChild(options);
   if (!child.ok()) return child.status().WithContext(what);
   if (report != nullptr) *report = {child->peak_rss_bytes, child->seconds};
-  if (outcome.reported && !outcome.error.ok()) return outcome.error.WithContext(what);
+  if (outcome.reported && !outcome.error.ok()) {
+    // Genie and the compiler tell their reasons on stderr only.
+    const std::string tail = child->stderr_tail.empty() ? "" : LastLines(child->stderr_tail, 4);
+    const std::string message = outcome.error.message() + (tail.empty() ? "" : "\n" + tail);
+    return Status(outcome.error.code(), message).WithContext(what);
+  }
   if (child->signal != 0 || child->exit_code != 0 || !outcome.result.has_value()) {
     // A vendor library that crashes while it unloads, after the result was told, did its work.
     if (outcome.result.has_value() && child->signal != 0) return *std::move(outcome.result);
