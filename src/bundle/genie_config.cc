@@ -9,14 +9,16 @@ namespace {
 
 using nlohmann::ordered_json;
 
-constexpr int64_t kMaxGenieInt = std::numeric_limits<int32_t>::max();  // Genie's schema refuses larger ones
+constexpr int64_t kMaxGenieInt =
+    std::numeric_limits<int32_t>::max();  // Genie's schema refuses larger ones
 
 std::string Dump(const ordered_json& value) {
   return value.dump(2, ' ', false, ordered_json::error_handler_t::replace) + "\n";
 }
 
 Status CheckRopeTheta(double theta) {
-  if (theta >= 1 && theta <= static_cast<double>(kMaxGenieInt) && theta == std::floor(theta)) return OkStatus();
+  if (theta >= 1 && theta <= static_cast<double>(kMaxGenieInt) && theta == std::floor(theta))
+    return OkStatus();
   return InvalidArgument("Genie config: rope_theta: expected an integer from 1 to " +
                          std::to_string(kMaxGenieInt) + ", got " + std::to_string(theta) +
                          "; Genie cannot run this model, hexport's own runtime can");
@@ -84,7 +86,8 @@ ordered_json Backend(const Manifest& manifest, const GenieOptions& options, bool
     htp["rope-theta"] = static_cast<int64_t>(manifest.model.rope_theta);
   }
   htp["allow-async-init"] = false;
-  return {{"version", 1}, {"type", "QnnHtp"}, {"extensions", options.extensions_path}, {"QnnHtp", htp}};
+  return {
+      {"version", 1}, {"type", "QnnHtp"}, {"extensions", options.extensions_path}, {"QnnHtp", htp}};
 }
 
 }  // namespace
@@ -92,7 +95,8 @@ ordered_json Backend(const Manifest& manifest, const GenieOptions& options, bool
 Result<std::string> GenieConfigJson(const Manifest& manifest, const GenieOptions& options) {
   try {
     if (options.binaries.empty()) {
-      return InvalidArgument("Genie config: ctx-bins: expected at least one context binary, got none");
+      return InvalidArgument(
+          "Genie config: ctx-bins: expected at least one context binary, got none");
     }
     HEXPORT_RETURN_IF_ERROR(CheckRopeTheta(manifest.model.rope_theta));
     HEXPORT_ASSIGN_OR_RETURN(const ordered_json positions, PositionalEncoding(manifest.model));

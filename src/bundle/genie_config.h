@@ -1,4 +1,5 @@
-// Genie's dialog config and backend extension file. Fields: docs/genie.md; unknown keys are refused by Genie.
+// Genie's dialog config and backend extension file. Fields: docs/genie.md; unknown keys are refused
+// by Genie.
 #pragma once
 
 #include <string>
@@ -13,15 +14,15 @@ struct GenieOptions {
   std::string tokenizer_path;
   std::string extensions_path;
   int64_t max_tokens = 512;
-  double temperature = 0.0;           // 0: greedy (top-k 1)
+  double temperature = 0.0;  // 0: greedy (top-k 1)
   int64_t top_k = 40;
   double top_p = 0.95;
   int64_t seed = 42;
-  bool emulator = false;              // true: use-mmap false, poll false, as the PC needs
+  bool emulator = false;  // true: use-mmap false, poll false, as the PC needs
 };
 
-// rope scaling of the model goes into positional-encoding; kUnimplemented for a type Genie has no name for,
-// kInvalidArgument when rope_theta is not an integer (Genie's field is one).
+// rope scaling of the model goes into positional-encoding; kUnimplemented for a type Genie has no
+// name for, kInvalidArgument when rope_theta is not an integer (Genie's field is one).
 Result<std::string> GenieConfigJson(const Manifest& manifest, const GenieOptions& options);
 // The backend extension file; the emulator takes "devices" alone.
 std::string BackendConfigJson(int soc_model, int htp_arch, bool emulator);

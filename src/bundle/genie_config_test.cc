@@ -44,11 +44,13 @@ TEST(GenieConfigTest, HoldsTheMandatoryFields) {
   EXPECT_EQ(dialog.at("version"), 1);
   EXPECT_EQ(dialog.at("type"), "basic");
   EXPECT_EQ(dialog.at("max-num-tokens"), 512);
-  EXPECT_EQ(dialog.at("context"), json::parse(
-      R"({"version":1,"size":256,"n-vocab":49152,"bos-token":1,"eos-token":2})"));
+  EXPECT_EQ(dialog.at("context"),
+            json::parse(R"({"version":1,"size":256,"n-vocab":49152,"bos-token":1,"eos-token":2})"));
   EXPECT_EQ(dialog.at("tokenizer"), json::parse(R"({"version":1,"path":"tokenizer.json"})"));
-  EXPECT_EQ(dialog.at("engine").at("model"), json::parse(
-      R"({"version":1,"type":"binary","binary":{"version":1,"ctx-bins":["a.bin","b.bin"]}})"));
+  EXPECT_EQ(
+      dialog.at("engine").at("model"),
+      json::parse(
+          R"({"version":1,"type":"binary","binary":{"version":1,"ctx-bins":["a.bin","b.bin"]}})"));
 }
 
 TEST(GenieConfigTest, SeveralEosTokensAreAList) {
@@ -91,7 +93,8 @@ TEST(GenieConfigTest, Llama3ScalingStandsInTheModel) {
   manifest.model.rope_factor = 32;
   manifest.model.rope_original_max_position_embeddings = 8192;
   const json engine = Dialog(manifest, Options()).at("engine");
-  EXPECT_EQ(engine.at("model").at("positional-encoding"), json::parse(R"({"type":"rope","rope-dim":32,
+  EXPECT_EQ(engine.at("model").at("positional-encoding"),
+            json::parse(R"({"type":"rope","rope-dim":32,
       "rope-theta":500000,"rope-scaling":{"rope-type":"llama3","factor":32.0,"low-freq-factor":1.0,
       "high-freq-factor":4.0,"original-max-position-embeddings":8192}})"));
   EXPECT_FALSE(engine.at("backend").at("QnnHtp").contains("rope-theta"));
@@ -130,8 +133,10 @@ TEST(GenieConfigTest, EmulatorNeedsNoMmapAndNoPolling) {
 }
 
 TEST(BackendConfigTest, EmulatorTakesDevicesAlone) {
-  EXPECT_EQ(json::parse(BackendConfigJson(57, 75, true)), json::parse(
-      R"({"devices":[{"soc_model":57,"dsp_arch":"v75","cores":[{"core_id":0,"perf_profile":"burst",
+  EXPECT_EQ(
+      json::parse(BackendConfigJson(57, 75, true)),
+      json::parse(
+          R"({"devices":[{"soc_model":57,"dsp_arch":"v75","cores":[{"core_id":0,"perf_profile":"burst",
       "rpc_control_latency":100}]}]})"));
 }
 

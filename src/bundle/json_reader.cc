@@ -38,7 +38,8 @@ std::string PathFault(std::string_view path) {
   return "";
 }
 
-JsonReader::JsonReader(const json& object, const std::string& where, std::string path, Status& status)
+JsonReader::JsonReader(const json& object, const std::string& where, std::string path,
+                       Status& status)
     : object_(object), where_(where), path_(std::move(path)), status_(status) {}
 
 std::string JsonReader::FieldPath(std::string_view key) const {
@@ -109,7 +110,8 @@ void JsonReader::Paths(const char* key, std::vector<std::string>& out) {
   if (list == nullptr) return;
   out.resize(list->size());
   for (size_t i = 0; i < list->size() && status_.ok(); ++i) {
-    ToPath((*list)[i], FieldPath(key) + "[" + std::to_string(i) + "]", /*may_be_empty=*/false, out[i]);
+    ToPath((*list)[i], FieldPath(key) + "[" + std::to_string(i) + "]", /*may_be_empty=*/false,
+           out[i]);
   }
 }
 

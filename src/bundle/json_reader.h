@@ -1,5 +1,5 @@
-// Strict reading of a JSON object, field by field, with the field's path in every message. Private to src/bundle:
-// the JSON library does not show in public headers.
+// Strict reading of a JSON object, field by field, with the field's path in every message. Private
+// to src/bundle: the JSON library does not show in public headers.
 #pragma once
 
 #include <cstdint>
@@ -18,16 +18,18 @@ namespace hexport::bundle {
 // The value as a message shows it: JSON, cut after 60 bytes.
 std::string Shown(const nlohmann::json& value);
 
-// Why `path` may not stand in a manifest ("" when it may): it must be relative, with '/', without empty, "." and
+// Why `path` may not stand in a manifest ("" when it may): it must be relative, with '/', without
+// empty, "." and
 // ".." parts, backslashes, colons and control characters.
 std::string PathFault(std::string_view path);
 
-// Reads one object. The first fault is kept in `status` (kInvalidArgument), later calls then do nothing. Every field
-// is required, and Finish() refuses those that nobody read.
+// Reads one object. The first fault is kept in `status` (kInvalidArgument), later calls then do
+// nothing. Every field is required, and Finish() refuses those that nobody read.
 class JsonReader {
  public:
   // All references must outlive the reader. `path`: "" for the root, else "graphs[0]".
-  JsonReader(const nlohmann::json& object, const std::string& where, std::string path, Status& status);
+  JsonReader(const nlohmann::json& object, const std::string& where, std::string path,
+             Status& status);
 
   void String(const char* key, std::string& out);
   void Word(const char* key, std::string& out, std::initializer_list<std::string_view> allowed);
@@ -59,10 +61,13 @@ class JsonReader {
   const nlohmann::json* GetList(const char* key);  // the same
   std::string FieldPath(std::string_view key) const;
   void FailAt(const std::string& field, const std::string& fault);
-  bool ToInteger(const nlohmann::json& value, const std::string& field, int64_t low, int64_t high, int64_t& out);
-  void ToPath(const nlohmann::json& value, const std::string& field, bool may_be_empty, std::string& out);
+  bool ToInteger(const nlohmann::json& value, const std::string& field, int64_t low, int64_t high,
+                 int64_t& out);
+  void ToPath(const nlohmann::json& value, const std::string& field, bool may_be_empty,
+              std::string& out);
   template <typename T>
-  void ReadObject(const nlohmann::json& value, const std::string& field, T& out, void (*read)(JsonReader, T&)) {
+  void ReadObject(const nlohmann::json& value, const std::string& field, T& out,
+                  void (*read)(JsonReader, T&)) {
     if (!value.is_object()) return FailAt(field, "expected an object, got " + Shown(value));
     read(JsonReader(value, where_, field, status_), out);
   }

@@ -77,10 +77,9 @@ void ReadModel(JsonReader reader, ModelFacts& model) {
     reader.Fail("head_dim", "expected an even number, got " + std::to_string(model.head_dim));
   }
   if (model.num_attention_heads % std::max<int64_t>(model.num_key_value_heads, 1) != 0) {
-    reader.Fail("num_key_value_heads",
-                "expected a divisor of num_attention_heads = " +
-                    std::to_string(model.num_attention_heads) + ", got " +
-                    std::to_string(model.num_key_value_heads));
+    reader.Fail("num_key_value_heads", "expected a divisor of num_attention_heads = " +
+                                           std::to_string(model.num_attention_heads) + ", got " +
+                                           std::to_string(model.num_key_value_heads));
   }
   reader.Finish();
 }
@@ -126,7 +125,8 @@ void ReadManifest(JsonReader reader, Manifest& manifest) {
   reader.Objects("files", manifest.files, ReadFile);
   std::set<std::string_view> seen;
   for (const FileEntry& file : manifest.files) {
-    if (!seen.insert(file.path).second) reader.Fail("files", "\"" + file.path + "\" is listed twice");
+    if (!seen.insert(file.path).second)
+      reader.Fail("files", "\"" + file.path + "\" is listed twice");
   }
   reader.Finish();
 }
@@ -246,7 +246,8 @@ Result<Manifest> OpenBundle(const fs::path& bundle, bool hash) {
   const fs::path path = bundle / "manifest.json";
   std::error_code error;
   if (!fs::exists(path, error)) {
-    return NotFound(path.string() + ": not found; expected a bundle folder written by hexport build");
+    return NotFound(path.string() +
+                    ": not found; expected a bundle folder written by hexport build");
   }
   HEXPORT_ASSIGN_OR_RETURN(std::string text, ReadTextFile(path, kMaxManifestBytes));
   HEXPORT_ASSIGN_OR_RETURN(Manifest manifest, ParseManifest(text, path.string()));
@@ -254,7 +255,8 @@ Result<Manifest> OpenBundle(const fs::path& bundle, bool hash) {
     const fs::path at = bundle / file.path;
     const auto bytes = fs::file_size(at, error);
     if (error == std::errc::no_such_file_or_directory) {
-      return NotFound(at.string() + ": listed in manifest.json but not there; build the bundle again");
+      return NotFound(at.string() +
+                      ": listed in manifest.json but not there; build the bundle again");
     }
     if (error) return ErrnoStatus(error.value(), at.string());
     if (bytes != static_cast<uintmax_t>(file.bytes)) {
@@ -281,7 +283,8 @@ Result<std::vector<FileEntry>> HashFiles(const fs::path& folder) {
     file.path = at->path().lexically_relative(folder).generic_string();
     if (file.path == "manifest.json") continue;
     if (const std::string fault = PathFault(file.path); !fault.empty()) {
-      return InvalidArgument(at->path().string() + ": a bundle cannot hold this file name: " + fault);
+      return InvalidArgument(at->path().string() +
+                             ": a bundle cannot hold this file name: " + fault);
     }
     const auto bytes = at->file_size(error);
     if (error) break;

@@ -108,7 +108,8 @@ TEST(ManifestTest, BrokenJsonIsDataLoss) {
   EXPECT_THAT(ParseManifest(text.substr(0, text.size() / 2), "manifest.json"),
               StatusIs(StatusCode::kDataLoss, HasSubstr("manifest.json: expected JSON")));
   EXPECT_THAT(ParseManifest("", "m"), StatusIs(StatusCode::kDataLoss, HasSubstr("m: ")));
-  EXPECT_THAT(ParseManifest("[1, 1e999]", "m"), StatusIs(StatusCode::kDataLoss, HasSubstr("1e999")));
+  EXPECT_THAT(ParseManifest("[1, 1e999]", "m"),
+              StatusIs(StatusCode::kDataLoss, HasSubstr("1e999")));
 }
 
 TEST(ManifestTest, AJsonListIsRefused) {
@@ -117,14 +118,14 @@ TEST(ManifestTest, AJsonListIsRefused) {
 }
 
 TEST(ManifestTest, NewerSchemaNamesBothVersions) {
-  EXPECT_THAT(Changed([](json& root) { root["schema_version"] = 2; }),
-              StatusIs(StatusCode::kUnimplemented,
-                       AllOf(HasSubstr("schema_version 2"), HasSubstr("(1)"))));
+  EXPECT_THAT(
+      Changed([](json& root) { root["schema_version"] = 2; }),
+      StatusIs(StatusCode::kUnimplemented, AllOf(HasSubstr("schema_version 2"), HasSubstr("(1)"))));
 }
 
 TEST(ManifestTest, RefusesPathsOutOfTheBundle) {
-  for (const char* path : {"/etc/passwd", "../x", "a/../../x", "a\\..\\x", "C:x", "./x", "a//b", "a/", "",
-                           "..", "a\nb"}) {
+  for (const char* path : {"/etc/passwd", "../x", "a/../../x", "a\\..\\x", "C:x", "./x", "a//b",
+                           "a/", "", "..", "a\nb"}) {
     EXPECT_THAT(Changed([&](json& root) { root["files"][0]["path"] = path; }),
                 StatusIs(StatusCode::kInvalidArgument, HasSubstr("files[0].path")))
         << path;
@@ -140,16 +141,23 @@ TEST(ManifestTest, TakesNamesWithDots) {
 }
 
 TEST(ManifestTest, RefusesInsaneSizes) {
-  const std::vector<std::pair<std::string, json>> cases = {
-      {"/context_length", 1},          {"/context_length", int64_t{1} << 40},
-      {"/model/num_hidden_layers", 0}, {"/model/head_dim", 15},
-      {"/model/vocab_size", -1},       {"/model/vocab_size", 1.5},
-      {"/model/vocab_size", UINT64_MAX}, {"/model/num_key_value_heads", 3},
-      {"/graphs/0/ar", 128},           {"/graphs/0/inputs/0/shape/0", 0},
-      {"/graphs/0/inputs/1/scale", -1}, {"/graphs/0/inputs/1/zero_point", 65536},
-      {"/mask_floor", 0},              {"/files/0/bytes", -1},
-      {"/files/0/sha256", "abc"},      {"/model/rope_scaling", "yarn"},
-      {"/graphs/0/inputs/0/dtype", "int3"}};
+  const std::vector<std::pair<std::string, json>> cases = {{"/context_length", 1},
+                                                           {"/context_length", int64_t{1} << 40},
+                                                           {"/model/num_hidden_layers", 0},
+                                                           {"/model/head_dim", 15},
+                                                           {"/model/vocab_size", -1},
+                                                           {"/model/vocab_size", 1.5},
+                                                           {"/model/vocab_size", UINT64_MAX},
+                                                           {"/model/num_key_value_heads", 3},
+                                                           {"/graphs/0/ar", 128},
+                                                           {"/graphs/0/inputs/0/shape/0", 0},
+                                                           {"/graphs/0/inputs/1/scale", -1},
+                                                           {"/graphs/0/inputs/1/zero_point", 65536},
+                                                           {"/mask_floor", 0},
+                                                           {"/files/0/bytes", -1},
+                                                           {"/files/0/sha256", "abc"},
+                                                           {"/model/rope_scaling", "yarn"},
+                                                           {"/graphs/0/inputs/0/dtype", "int3"}};
   for (const auto& [pointer, value] : cases) {
     EXPECT_THAT(Changed([&](json& root) { root[json::json_pointer(pointer)] = value; }),
                 StatusIs(StatusCode::kInvalidArgument, HasSubstr("manifest.json: ")))
@@ -158,15 +166,17 @@ TEST(ManifestTest, RefusesInsaneSizes) {
 }
 
 TEST(ManifestTest, RefusesAFileListedTwice) {
-  EXPECT_THAT(Changed([](json& root) { root["files"].push_back(root["files"][0]); }),
-              StatusIs(StatusCode::kInvalidArgument, HasSubstr("\"tokenizer.json\" is listed twice")));
+  EXPECT_THAT(
+      Changed([](json& root) { root["files"].push_back(root["files"][0]); }),
+      StatusIs(StatusCode::kInvalidArgument, HasSubstr("\"tokenizer.json\" is listed twice")));
 }
 
 class BundleFolderTest : public ::testing::Test {
  protected:
   void SetUp() override {
     folder_ = fs::path(::testing::TempDir()) /
-              ("hexport_bundle_" + std::string(::testing::UnitTest::GetInstance()->current_test_info()->name()));
+              ("hexport_bundle_" +
+               std::string(::testing::UnitTest::GetInstance()->current_test_info()->name()));
     fs::remove_all(folder_);
     fs::create_directories(folder_ / "qdq");
     Write("tokenizer.json", "tokens");
@@ -209,7 +219,8 @@ TEST_F(BundleFolderTest, OpensAWholeBundle) {
 }
 
 TEST_F(BundleFolderTest, MissingManifestIsNotFound) {
-  EXPECT_THAT(OpenBundle(folder_, false), StatusIs(StatusCode::kNotFound, HasSubstr("manifest.json")));
+  EXPECT_THAT(OpenBundle(folder_, false),
+              StatusIs(StatusCode::kNotFound, HasSubstr("manifest.json")));
 }
 
 TEST_F(BundleFolderTest, MissingFileIsNotFound) {
@@ -221,8 +232,9 @@ TEST_F(BundleFolderTest, MissingFileIsNotFound) {
 TEST_F(BundleFolderTest, WrongSizeIsDataLoss) {
   WriteManifest();
   Write("qdq/a.onnx", "graph2");
-  EXPECT_THAT(OpenBundle(folder_, false),
-              StatusIs(StatusCode::kDataLoss, AllOf(HasSubstr("expected 5 bytes"), HasSubstr("got 6"))));
+  EXPECT_THAT(
+      OpenBundle(folder_, false),
+      StatusIs(StatusCode::kDataLoss, AllOf(HasSubstr("expected 5 bytes"), HasSubstr("got 6"))));
 }
 
 TEST_F(BundleFolderTest, ChangedBytesShowOnlyWithHash) {

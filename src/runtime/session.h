@@ -16,9 +16,9 @@
 
 namespace hexport::runtime {
 
-// kCpu: cpu/model.onnx (MatMulNBits), float caches. kQdq: the NPU's graphs on ONNX Runtime's CPU, 8 bit caches.
-// kEmulator: the plain context binaries on Qualcomm's HTP emulator; loads vendor code into THIS process, so apps do it
-// in a child.
+// kCpu: cpu/model.onnx (MatMulNBits), float caches. kQdq: the NPU's graphs on ONNX Runtime's CPU, 8
+// bit caches. kEmulator: the plain context binaries on Qualcomm's HTP emulator; loads vendor code
+// into THIS process, so apps do it in a child.
 enum class EngineKind { kCpu, kQdq, kEmulator };
 Result<EngineKind> ParseEngineKind(std::string_view text);
 
@@ -34,23 +34,29 @@ struct GeneratedToken {
 };
 
 struct GenerateResult {
-  std::vector<GeneratedToken> tokens;  // without the stop token
-  std::string finish_reason;           // "stop" or "length"
+  std::vector<GeneratedToken> tokens;              // without the stop token
+  std::string finish_reason;                       // "stop", "length" or "cancelled"
   double prefill_seconds = 0, decode_seconds = 0;  // of this PC; never a phone's
 };
 
 // Works on ids; text is the caller's business. Not thread-safe.
 class Session {
  public:
-  // Errors: OpenBundle's, ort::Session's, kFailedPrecondition when the bundle has no graphs for the engine.
-  static Result<std::unique_ptr<Session>> Create(const std::filesystem::path& bundle, EngineKind kind);
+  // Errors: OpenBundle's, ort::Session's, kFailedPrecondition when the bundle has no graphs for the
+  // engine.
+  static Result<std::unique_ptr<Session>> Create(const std::filesystem::path& bundle,
+                                                 EngineKind kind);
   virtual ~Session() = default;
-  // Starts over. on_token may be empty; returning false stops with finish_reason "cancelled".
-  // Errors: kInvalidArgument (empty prompt, id outside the vocabulary), kResourceExhausted when the prompt does not fit
-  // the context (both numbers). A full context ends the answer with "length".
-  virtual Result<GenerateResult> Generate(std::span<const int32_t> prompt, const GenerateOptions& options,
-                                          const std::function<bool(const GeneratedToken&)>& on_token) = 0;
-  // Float logits of every position, [ids.size(), vocab_size] row-major, from an empty cache, in chunks of the prompt AR.
+  // Answers as if from an empty cache; tokens that the last prompt and answer begin with are not run
+  // again. on_token may be empty; returning false stops with finish_reason "cancelled". Prompt and
+  // answer together hold at most context_length tokens; a full context ends the answer with "length".
+  // Errors: kInvalidArgument (empty prompt, id outside the vocabulary), kResourceExhausted when the
+  // prompt does not leave room for one token (both numbers).
+  virtual Result<GenerateResult> Generate(
+      std::span<const int32_t> prompt, const GenerateOptions& options,
+      const std::function<bool(const GeneratedToken&)>& on_token) = 0;
+  // Float logits of every position, [ids.size(), vocab_size] row-major, from an empty cache, in chunks
+  // of the prompt AR. Up to context_length ids. Errors: as for Generate.
   virtual Result<std::vector<float>> Logits(std::span<const int32_t> ids) = 0;
   virtual const bundle::Manifest& manifest() const = 0;
 };
