@@ -146,6 +146,13 @@ Status KeepExpectedTensors(CheckpointParts& parts, const std::string& where) {
 }
 
 std::unique_ptr<Checkpoint> MakeCheckpoint(CheckpointParts parts) {
+  // The name ends up in file names.
+  for (char& c : parts.config.name) {
+    const bool safe = (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') ||
+                      c == '.' || c == '_' || c == '-';
+    if (!safe) c = '-';
+  }
+  if (parts.config.name.find_first_not_of('.') == std::string::npos) parts.config.name = "model";
   return std::make_unique<MappedCheckpoint>(std::move(parts));
 }
 

@@ -39,7 +39,8 @@ struct CheckpointParts {
 // Errors: kNotFound (names the tensor), kDataLoss (shape), kUnimplemented (type).
 Status KeepExpectedTensors(CheckpointParts& parts, const std::string& where);
 
-// `parts` must have passed KeepExpectedTensors.
+// `parts` must have passed KeepExpectedTensors. Characters of config.name other than letters, digits, '.',
+// '_' and '-' become '-'.
 std::unique_ptr<Checkpoint> MakeCheckpoint(CheckpointParts parts);
 
 // A .gguf file. Errors: Checkpoint::Open's.
