@@ -71,7 +71,8 @@ struct Manifest {
 };
 
 // Errors: kDataLoss (broken JSON), kInvalidArgument (field: expected, got), kUnimplemented (newer
-// schema: both versions). Paths must be relative and stay inside the bundle.
+// schema: both versions). Every field is required and unknown ones are refused: a new field is a
+// new schema version. Paths must be relative and stay inside the bundle.
 Result<Manifest> ParseManifest(const std::string& json, const std::string& where);
 std::string ManifestToJson(const Manifest& manifest);  // indented, stable order
 

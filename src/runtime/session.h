@@ -47,16 +47,16 @@ class Session {
   static Result<std::unique_ptr<Session>> Create(const std::filesystem::path& bundle,
                                                  EngineKind kind);
   virtual ~Session() = default;
-  // Answers as if from an empty cache; tokens that the last prompt and answer begin with are not run
-  // again. on_token may be empty; returning false stops with finish_reason "cancelled". Prompt and
-  // answer together hold at most context_length tokens; a full context ends the answer with "length".
-  // Errors: kInvalidArgument (empty prompt, id outside the vocabulary), kResourceExhausted when the
-  // prompt does not leave room for one token (both numbers).
+  // Answers as if from an empty cache; tokens that the last prompt and answer begin with are not
+  // run again. on_token may be empty; returning false stops with finish_reason "cancelled". Prompt
+  // and answer together hold at most context_length tokens; a full context ends the answer with
+  // "length". Errors: kInvalidArgument (empty prompt, id outside the vocabulary),
+  // kResourceExhausted when the prompt does not leave room for one token (both numbers).
   virtual Result<GenerateResult> Generate(
       std::span<const int32_t> prompt, const GenerateOptions& options,
       const std::function<bool(const GeneratedToken&)>& on_token) = 0;
-  // Float logits of every position, [ids.size(), vocab_size] row-major, from an empty cache, in chunks
-  // of the prompt AR. Up to context_length ids. Errors: as for Generate.
+  // Float logits of every position, [ids.size(), vocab_size] row-major, from an empty cache, in
+  // chunks of the prompt AR. Up to context_length ids. Errors: as for Generate.
   virtual Result<std::vector<float>> Logits(std::span<const int32_t> ids) = 0;
   virtual const bundle::Manifest& manifest() const = 0;
 };
