@@ -1,15 +1,16 @@
-"""Writes the tokenizer goldens of tests/data/text: strings with the ids that Hugging Face's tokenizers gives.
+"""Writes the tokenizer goldens of tests/data/text: strings and the ids of Hugging Face tokenizers.
 
 Run: python tests/generate/tokenizer_golden.py models/SmolLM2-135M-Instruct.Q4_1.gguf
 Versions used: tokenizers 0.23.3, gguf 0.19.0; seed 20240611.
 
-smollm2_golden.jsonl      5,000 strings, by SmolLM2's tokenizer as its tokenizer.json describes it, built here from
-                          the vocabulary and merges of the GGUF.
-tiny_<pre>.gguf           only tokenizer metadata: a byte-level BPE of 1,200 tokens for one tokenizer.ggml.pre.
-                          Its merges are learned without any pre-tokenizer, so they run across spaces, digits and
-                          line ends, and a pre-tokenizer that splits elsewhere gives other ids.
-tiny_<pre>_golden.jsonl   500 strings by that vocabulary and the pre-tokenizer which Hugging Face's tokenizer.json
-                          of the model family has.
+smollm2_golden.jsonl      5,000 strings, by SmolLM2's tokenizer as its tokenizer.json describes it,
+                          built here from the vocabulary and merges of the GGUF.
+tiny_<pre>.gguf           only tokenizer metadata: a byte-level BPE of 1,200 tokens for one
+                          tokenizer.ggml.pre. Its merges are learned without any pre-tokenizer, so
+                          they run across spaces, digits and line ends, and a pre-tokenizer that
+                          splits elsewhere gives other ids.
+tiny_<pre>_golden.jsonl   500 strings by that vocabulary and the pre-tokenizer which Hugging Face's
+                          tokenizer.json of the model family has.
 """
 import json
 import pathlib
@@ -17,30 +18,39 @@ import random
 import sys
 
 import gguf
-from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
+from tokenizers import (AddedToken, Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers,
+                        trainers)
 
 OUT = pathlib.Path(__file__).resolve().parent.parent / "data" / "text"
 SEED = 20240611
 
-WORDS = """the of and to in is that it was for on are as with his they at be this have from or had by word but what
-some we can out other were all there when up use your how said an each she which do their time if will way about many
-then them would like so these her long make thing see him two has look more day could go come did number sound no most
-people my over know water than call first who may down side been now find any new work part take get place made live
-where after back little only round man year came show every good me give our under name very through just form much
-sentence think help low line before turn cause same mean differ move right boy old too does tell I'll don't we've
-they're he'd IT'S Can'T you'RE naïve café coöperate""".split()
-SCRIPTS = [(0x41, 0x5A), (0x61, 0x7A), (0xC0, 0x17F), (0x370, 0x3FF), (0x400, 0x45F), (0x5D0, 0x5EA), (0x620, 0x64A),
-           (0x900, 0x94D), (0xE01, 0xE3A), (0x10D0, 0x10F0), (0x1E00, 0x1EFF), (0x3041, 0x3096), (0x30A1, 0x30FA),
-           (0x4E00, 0x9FA5), (0xAC00, 0xD7A3), (0x10330, 0x1034A), (0x1D400, 0x1D433), (0x20000, 0x20100)]
-MARKS = ["\u0301", "\u0308", "\u093f", "\u0e34", "\u064e", "\u200d", "\u200c", "\ufe0f", "\u00ad", "\u200b"]
+WORDS = """the of and to in is that it was for on are as with his they at be this have from or had
+by word but what some we can out other were all there when up use your how said an each she which
+do their time if will way about many then them would like so these her long make thing see him two
+has look more day could go come did number sound no most people my over know water than call first
+who may down side been now find any new work part take get place made live where after back little
+only round man year came show every good me give our under name very through just form much
+sentence think help low line before turn cause same mean differ move right boy old too does tell
+I'll don't we've they're he'd IT'S Can'T you'RE naïve café coöperate""".split()
+SCRIPTS = [(0x41, 0x5A), (0x61, 0x7A), (0xC0, 0x17F), (0x370, 0x3FF), (0x400, 0x45F),
+           (0x5D0, 0x5EA), (0x620, 0x64A), (0x900, 0x94D), (0xE01, 0xE3A), (0x10D0, 0x10F0),
+           (0x1E00, 0x1EFF), (0x3041, 0x3096), (0x30A1, 0x30FA), (0x4E00, 0x9FA5), (0xAC00, 0xD7A3),
+           (0x10330, 0x1034A), (0x1D400, 0x1D433), (0x20000, 0x20100)]
+MARKS = ["\u0301", "\u0308", "\u093f", "\u0e34", "\u064e", "\u200d", "\u200c", "\ufe0f", "\u00ad",
+         "\u200b"]
 DIGITS = ["0123456789", "٠١٢٣٤٥٦٧٨٩", "०१२३४५६७८९", "０１２３", "½²³Ⅷ①"]
 EMOJI = ["😀", "👍🏽", "👨‍👩‍👧‍👦", "🏳️‍🌈", "🇫🇷🇯🇵", "❤️", "1️⃣", "🧑🏿‍🚀", "☃", "🫠"]
-SPACES = [" ", "  ", "   ", "\t", "\t\t", "\n", "\n\n", "\r\n", " \n", "\n ", "\u00a0", "\u2003", "\u3000", "\x0b",
+SPACES = [" ", "  ", "   ", "\t", "\t\t", "\n", "\n\n", "\r\n", " \n", "\n ", "\u00a0", "\u2003",
+          "\u3000", "\x0b",
           "\x0c", "\u2028", "\u0085", "        "]
-CODE = ["def f(x):\n    return x**2\n", "for (int i = 0; i < n; ++i) {\n\ta[i] += 0x1F;\n}", "<div class=\"a\">&nbsp;</div>",
-        "SELECT * FROM t WHERE id='1';", "{\"k\": [1, 2.5e-3, null]}", "#include <vector>", "a->b::c(&d)", "x_y1 != 'z'",
-        "https://example.org/a?b=c&d=%20#e", "// TODO(me): fix\\n", "`$HOME/.cfg`", "C:\\dir\\file.txt", "==>", "!!!???...",
-        "—–“”‘’«»", "$1,234.56", "3.14159", "v2.0.1-rc3", "2024-06-11T12:34:56Z", "(a)(b)[c]{d}", "'s 't 're 've 'm 'll 'd",
+CODE = ["def f(x):\n    return x**2\n", "for (int i = 0; i < n; ++i) {\n\ta[i] += 0x1F;\n}",
+        "<div class=\"a\">&nbsp;</div>",
+        "SELECT * FROM t WHERE id='1';", "{\"k\": [1, 2.5e-3, null]}", "#include <vector>",
+        "a->b::c(&d)", "x_y1 != 'z'",
+        "https://example.org/a?b=c&d=%20#e", "// TODO(me): fix\\n", "`$HOME/.cfg`",
+        "C:\\dir\\file.txt", "==>", "!!!???...",
+        "—–“”‘’«»", "$1,234.56", "3.14159", "v2.0.1-rc3", "2024-06-11T12:34:56Z", "(a)(b)[c]{d}",
+        "'s 't 're 've 'm 'll 'd",
         "'S 'T 'RE 'VE 'M 'LL 'D", "\u0130'S ſ'ſ"]
 
 
@@ -50,8 +60,9 @@ def some_text(rng, special):
         low, high = rng.choice(SCRIPTS)
         return "".join(chr(rng.randint(low, high)) for _ in range(rng.randint(1, 8)))
     if kind == 1:
-        return "".join(rng.choice(MARKS) if rng.random() < 0.3 else chr(rng.randint(*rng.choice(SCRIPTS)))
-                       for _ in range(rng.randint(1, 8)))
+        return "".join(
+            rng.choice(MARKS) if rng.random() < 0.3 else chr(rng.randint(*rng.choice(SCRIPTS)))
+            for _ in range(rng.randint(1, 8)))
     if kind == 2:
         digits = rng.choice(DIGITS)
         return "".join(rng.choice(digits) for _ in range(rng.randint(1, 9)))
@@ -64,8 +75,8 @@ def some_text(rng, special):
     if kind == 6:
         return rng.choice(special) if special else ""
     if kind == 7:
-        return "".join(chr(rng.choice([rng.randint(0x20, 0x7E), rng.randint(1, 0x1F), rng.randint(0x80, 0x2FF)]))
-                       for _ in range(rng.randint(1, 6)))
+        ranges = [(0x20, 0x7E), (1, 0x1F), (0x80, 0x2FF)]
+        return "".join(chr(rng.randint(*rng.choice(ranges))) for _ in range(rng.randint(1, 6)))
     if kind == 8:
         return rng.choice(special)[: rng.randint(1, 8)] if special else "<|"
     return " ".join(rng.choice(WORDS) for _ in range(rng.randint(1, 5)))
@@ -74,7 +85,8 @@ def some_text(rng, special):
 def strings(rng, count, special):
     seen = ["", " ", "\n", "\u0000", "\ufeffx", "a" * 200, " " * 100, "9" * 50]
     while len(seen) < count:
-        text = "".join(some_text(rng, special) + rng.choice(["", "", " ", "  ", "\n"]) for _ in range(rng.randint(1, 4)))
+        text = "".join(some_text(rng, special) + rng.choice(["", "", " ", "  ", "\n"])
+                       for _ in range(rng.randint(1, 4)))
         seen.append(text if rng.random() < 0.9 else text.upper())
     return seen[:count]
 
@@ -99,7 +111,8 @@ def smollm2(path):
     fields = gguf.GGUFReader(path).fields
     tokens, types = (fields[f"tokenizer.ggml.{key}"].contents() for key in ("tokens", "token_type"))
     merges = [tuple(merge.split(" ")) for merge in fields["tokenizer.ggml.merges"].contents()]
-    tokenizer = Tokenizer(models.BPE(vocab={token: i for i, token in enumerate(tokens)}, merges=merges))
+    vocab = {token: i for i, token in enumerate(tokens)}
+    tokenizer = Tokenizer(models.BPE(vocab=vocab, merges=merges))
     set_pre_tokenizer(tokenizer, "smollm")
     add_special(tokenizer, tokens, types)
     special = [token for token, kind in zip(tokens, types) if kind == gguf.TokenType.CONTROL]
@@ -107,10 +120,10 @@ def smollm2(path):
 
 
 # The patterns of the families' own tokenizer.json files.
-LLAMA3 = (r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+"
-          r"|\s+(?!\S)|\s+")
-QWEN2 = (r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+"
-         r"|\s+(?!\S)|\s+")
+LLAMA3 = (r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}"
+          r"| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+")
+QWEN2 = (r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}"
+         r"| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+")
 
 
 def set_pre_tokenizer(tokenizer, pre):
@@ -123,7 +136,8 @@ def set_pre_tokenizer(tokenizer, pre):
             [pre_tokenizers.Digits(individual_digits=True), byte_level(add_prefix_space=False)])
     else:
         tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
-            [pre_tokenizers.Split(Regex(split), behavior="isolated"), byte_level(add_prefix_space=False, use_regex=False)])
+            [pre_tokenizers.Split(Regex(split), behavior="isolated"),
+             byte_level(add_prefix_space=False, use_regex=False)])
     if pre == "qwen2":
         tokenizer.normalizer = normalizers.NFC()
     tokenizer.decoder = decoders.ByteLevel()
