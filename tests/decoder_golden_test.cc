@@ -1,9 +1,9 @@
 // The float decoder graph on ONNX Runtime's CPU against logits that transformers computed in double
 // (tests/generate/decoder_golden.py).
 //
-// Tolerance: float32 sums of up to 1536 products (SmolLM2's down_proj) through 30 layers. One rounding of a logit of
-// 33 is 2e-6; errors add up over the layers to some 1e-5. A wrong epsilon, angle or bias shows at 1e-3 and above, so
-// 1e-4 lies between.
+// Tolerance: float32 sums of up to 1536 products (SmolLM2's down_proj) through 30 layers. One
+// rounding of a logit of 33 is 2e-6; errors add up over the layers to some 1e-5. A wrong epsilon,
+// angle or bias shows at 1e-3 and above, so 1e-4 lies between.
 #include <gtest/gtest.h>
 #include <unistd.h>
 
@@ -42,7 +42,8 @@ std::vector<T> ReadRaw(const fs::path& path) {
   return values;
 }
 
-void ExpectClose(const std::string& what, std::span<const float> got, std::span<const float> expected) {
+void ExpectClose(const std::string& what, std::span<const float> got,
+                 std::span<const float> expected) {
   ASSERT_EQ(got.size(), expected.size()) << what;
   double worst = 0;
   size_t index = 0;
@@ -55,8 +56,8 @@ void ExpectClose(const std::string& what, std::span<const float> got, std::span<
     if (std::isnan(error)) break;
   }
   std::cout << what << ": max error " << worst << " at " << index << " of " << got.size() << "\n";
-  EXPECT_LE(worst, kTolerance) << what << " at " << index << ": expected " << expected[index] << ", got "
-                               << got[index];
+  EXPECT_LE(worst, kTolerance) << what << " at " << index << ": expected " << expected[index]
+                               << ", got " << got[index];
 }
 
 // Everything a call needs besides the residual or the tokens; owns what the views show.
@@ -79,20 +80,22 @@ struct LayerCache {
   std::vector<float> key, value;
 };
 
-void AddCache(const ModelConfig& config, int64_t layer, int64_t past, const LayerCache& cache, Feeds& feeds) {
+void AddCache(const ModelConfig& config, int64_t layer, int64_t past, const LayerCache& cache,
+              Feeds& feeds) {
   static const float nothing = 0;
   const int64_t heads = config.num_key_value_heads, size = config.head_dim;
   const std::string number = std::to_string(layer);
-  feeds["past_key_" + number + "_in"] = {DType::kFloat32, {heads, 1, size, past},
-                                         past == 0 ? &nothing : cache.key.data()};
-  feeds["past_value_" + number + "_in"] = {DType::kFloat32, {heads, 1, past, size},
-                                           past == 0 ? &nothing : cache.value.data()};
+  feeds["past_key_" + number + "_in"] = {
+      DType::kFloat32, {heads, 1, size, past}, past == 0 ? &nothing : cache.key.data()};
+  feeds["past_value_" + number + "_in"] = {
+      DType::kFloat32, {heads, 1, past, size}, past == 0 ? &nothing : cache.value.data()};
 }
 
 class DecoderGolden : public ::testing::TestWithParam<const char*> {
  protected:
   void SetUp() override {
-    folder_ = fs::path(::testing::TempDir()) / ("decoder_golden_" + std::to_string(getpid()) + "_" + GetParam());
+    folder_ = fs::path(::testing::TempDir()) /
+              ("decoder_golden_" + std::to_string(getpid()) + "_" + GetParam());
     fs::create_directories(folder_);
     auto opened = Checkpoint::Open(CheckpointPath());
     ASSERT_THAT(opened, IsOk());
@@ -138,7 +141,8 @@ TEST_P(DecoderGolden, WholeTextInOneDynamicCall) {
   const auto n = static_cast<int64_t>(ids_.size());
   Call call(config, n, n, 0, n);
   call.feeds["input_ids"] = {DType::kInt32, {1, n}, ids_.data()};
-  for (int64_t layer = 0; layer < config.num_hidden_layers; ++layer) AddCache(config, layer, 0, {}, call.feeds);
+  for (int64_t layer = 0; layer < config.num_hidden_layers; ++layer)
+    AddCache(config, layer, 0, {}, call.feeds);
   const auto outputs = session->Run(call.feeds, {"logits"});
   ASSERT_THAT(outputs, IsOk());
   EXPECT_EQ((*outputs)[0].shape, (Shape{1, n, config.vocab_size}));
@@ -146,8 +150,8 @@ TEST_P(DecoderGolden, WholeTextInOneDynamicCall) {
 }
 
 // Puts `count` new columns of K [H,1,D,ar] and V [H,1,ar,D] behind the `past` that the cache holds.
-void Append(const ModelConfig& config, const ort::Tensor& key, const ort::Tensor& value, int64_t past,
-            int64_t past_columns, int64_t ar, int64_t count, LayerCache& cache) {
+void Append(const ModelConfig& config, const ort::Tensor& key, const ort::Tensor& value,
+            int64_t past, int64_t past_columns, int64_t ar, int64_t count, LayerCache& cache) {
   const std::span<const float> k = key.as<float>(), v = value.as<float>();
   const int64_t size = config.head_dim;
   for (int64_t head = 0; head < config.num_key_value_heads; ++head) {
@@ -194,18 +198,21 @@ TEST_P(DecoderGolden, StaticChunksWithCache) {
     all.insert(all.end(), logits.begin(), logits.begin() + count * config.vocab_size);
     if (past + kAr > kPast) continue;  // the cache is full: this was the last chunk
     for (size_t l = 0; l < caches.size(); ++l) {
-      Append(config, (*outputs)[1 + 2 * l], (*outputs)[2 + 2 * l], past, kPast, kAr, count, caches[l]);
+      Append(config, (*outputs)[1 + 2 * l], (*outputs)[2 + 2 * l], past, kPast, kAr, count,
+             caches[l]);
     }
   }
   ExpectClose(name_ + " in chunks", all, logits_);
 }
 
 INSTANTIATE_TEST_SUITE_P(Models, DecoderGolden,
-                         ::testing::Values("llama", "qwen2", "qwen3", "llama3_rope", "linear_rope", "llama_bias"),
+                         ::testing::Values("llama", "qwen2", "qwen3", "llama3_rope", "linear_rope",
+                                           "llama_bias"),
                          [](const auto& model) { return std::string(model.param); });
 
 // One part of the decoder, its weights in memory only while it runs.
-std::vector<float> RunPart(const Checkpoint& checkpoint, const decoder::DecoderOptions& options, Feeds feeds) {
+std::vector<float> RunPart(const Checkpoint& checkpoint, const decoder::DecoderOptions& options,
+                           Feeds feeds) {
   const auto built = decoder::BuildDecoder(checkpoint, options);
   EXPECT_THAT(built, IsOk());
   if (!built.ok()) return {};
@@ -235,7 +242,8 @@ TEST(DecoderGoldenSmolLm2, LayerByLayer) {
   decoder::DecoderOptions options;
   options.last_layer = 0;
   options.head = false;
-  std::vector<float> hidden = RunPart(**checkpoint, options, {{"input_ids", {DType::kInt32, {1, n}, ids.data()}}});
+  std::vector<float> hidden =
+      RunPart(**checkpoint, options, {{"input_ids", {DType::kInt32, {1, n}, ids.data()}}});
   options.embedding = false;
   for (int64_t layer = 0; layer < config.num_hidden_layers; ++layer) {
     options.first_layer = layer;
@@ -248,8 +256,9 @@ TEST(DecoderGoldenSmolLm2, LayerByLayer) {
   }
   options.first_layer = options.last_layer = config.num_hidden_layers;
   options.head = true;
-  const std::vector<float> logits = RunPart(
-      **checkpoint, options, {{"hidden_in", {DType::kFloat32, {1, n, config.hidden_size}, hidden.data()}}});
+  const std::vector<float> logits =
+      RunPart(**checkpoint, options,
+              {{"hidden_in", {DType::kFloat32, {1, n, config.hidden_size}, hidden.data()}}});
   ExpectClose("smollm2", logits, ReadRaw<float>(kGolden / "smollm2.logits.bin"));
 }
 

@@ -24,16 +24,19 @@ std::span<float> AsFloats(std::span<std::byte> bytes) {
 
 }  // namespace
 
-void Builder::Input(const std::string& name, DType dtype, const Dims& dims, const std::string& full_name) {
+void Builder::Input(const std::string& name, DType dtype, const Dims& dims,
+                    const std::string& full_name) {
   result_.graph.inputs.push_back(MakeValue(name, dtype, dims));
   if (dtype == DType::kFloat32) {
-    result_.activations.push_back({result_.graph.inputs.back(), full_name.empty() ? name : full_name});
+    result_.activations.push_back(
+        {result_.graph.inputs.back(), full_name.empty() ? name : full_name});
   }
 }
 
 void Builder::Output(const std::string& name) {
-  const auto found = std::find_if(result_.activations.begin(), result_.activations.end(),
-                                  [&](const Activation& activation) { return activation.value.name == name; });
+  const auto found =
+      std::find_if(result_.activations.begin(), result_.activations.end(),
+                   [&](const Activation& activation) { return activation.value.name == name; });
   if (found != result_.activations.end()) {
     result_.graph.outputs.push_back(found->value);
   } else if (status_.ok()) {
@@ -41,16 +44,19 @@ void Builder::Output(const std::string& name) {
   }
 }
 
-std::string Builder::Emit(const std::string& op_type, std::vector<std::string> inputs, const std::string& output,
-                          const Dims& dims, std::map<std::string, graph::AttributeValue> attributes,
+std::string Builder::Emit(const std::string& op_type, std::vector<std::string> inputs,
+                          const std::string& output, const Dims& dims,
+                          std::map<std::string, graph::AttributeValue> attributes,
                           const std::string& full_name) {
-  result_.graph.nodes.push_back({op_type, "", output, std::move(inputs), {output}, std::move(attributes)});
+  result_.graph.nodes.push_back(
+      {op_type, "", output, std::move(inputs), {output}, std::move(attributes)});
   result_.activations.push_back(
       {MakeValue(output, DType::kFloat32, dims), full_name.empty() ? output : full_name});
   return output;
 }
 
-void Builder::Halve(const std::string& input, const std::string& low, const std::string& high, Dims dims) {
+void Builder::Halve(const std::string& input, const std::string& low, const std::string& high,
+                    Dims dims) {
   dims.back() = dims.back().size / 2;
   Emit("Split", {input}, low, dims, {{"axis", int64_t{-1}}, {"num_outputs", int64_t{2}}});
   result_.graph.nodes.back().outputs.push_back(high);
@@ -73,12 +79,13 @@ void Builder::Expect(const std::string& tensor, const Shape& shape) {
   if (info == nullptr) {
     status_ = NotFound("checkpoint: expected a tensor \"" + tensor + "\", got none");
   } else if (info->shape != shape) {
-    status_ = InvalidArgument("checkpoint: " + tensor + ": expected " + ShapeString(shape) + ", got " +
-                              ShapeString(info->shape));
+    status_ = InvalidArgument("checkpoint: " + tensor + ": expected " + ShapeString(shape) +
+                              ", got " + ShapeString(info->shape));
   }
 }
 
-std::string Builder::Vector(const std::string& name, const std::string& tensor, int64_t size, double scale) {
+std::string Builder::Vector(const std::string& name, const std::string& tensor, int64_t size,
+                            double scale) {
   Expect(tensor, {size});
   auto source = [checkpoint = &checkpoint_, tensor, scale](std::span<std::byte> out) -> Status {
     const std::span<float> values = AsFloats(out);
@@ -90,21 +97,24 @@ std::string Builder::Vector(const std::string& name, const std::string& tensor, 
   return name;
 }
 
-std::string Builder::Norm(const std::string& input, const std::string& output, const std::string& tensor,
-                          const Dims& dims, double scale) {
+std::string Builder::Norm(const std::string& input, const std::string& output,
+                          const std::string& tensor, const Dims& dims, double scale) {
   const std::string weight = Vector(output + ".weight", tensor, dims.back().size, scale);
   // One native op: decomposed, the range of x^2 ruins 16-bit activations.
   return Emit("RMSNormalization", {input, weight}, output, dims,
               {{"axis", int64_t{-1}}, {"epsilon", static_cast<float>(config_.rms_norm_eps)}});
 }
 
-std::string Builder::Linear(const std::string& input, const std::string& output, const LinearWeight& weight,
-                            bool bias, const Dim& rows) {
+std::string Builder::Linear(const std::string& input, const std::string& output,
+                            const LinearWeight& weight, bool bias, const Dim& rows) {
   Expect(weight.tensor, {weight.out_features, weight.in_features});
-  result_.graph.initializers.push_back({weight.name, DType::kFloat32, {weight.in_features, weight.out_features},
-                                        [checkpoint = &checkpoint_, weight](std::span<std::byte> out) {
-                                          return ReadLinear(*checkpoint, weight, AsFloats(out));
-                                        }});
+  result_.graph.initializers.push_back(
+      {weight.name,
+       DType::kFloat32,
+       {weight.in_features, weight.out_features},
+       [checkpoint = &checkpoint_, weight](std::span<std::byte> out) {
+         return ReadLinear(*checkpoint, weight, AsFloats(out));
+       }});
   result_.linears.push_back(weight);
   const Dims dims = {1, rows, weight.out_features};
   const std::string product = Emit("MatMul", {input, weight.name}, output, dims);
@@ -120,12 +130,13 @@ void Builder::Embedding(const std::string& output, const Dim& rows, const std::s
   const Shape shape = {config_.vocab_size, config_.hidden_size};
   Expect(tensor, shape);
   result_.embedding = "embed_tokens.weight";
-  result_.graph.initializers.push_back({result_.embedding, DType::kFloat32, shape,
-                                        [checkpoint = &checkpoint_, tensor](std::span<std::byte> out) {
-                                          return checkpoint->Read(tensor, AsFloats(out));
-                                        }});
-  Emit("Gather", {result_.embedding, "input_ids"}, output, {1, rows, config_.hidden_size}, {{"axis", int64_t{0}}},
-       full_name);
+  result_.graph.initializers.push_back(
+      {result_.embedding, DType::kFloat32, shape,
+       [checkpoint = &checkpoint_, tensor](std::span<std::byte> out) {
+         return checkpoint->Read(tensor, AsFloats(out));
+       }});
+  Emit("Gather", {result_.embedding, "input_ids"}, output, {1, rows, config_.hidden_size},
+       {{"axis", int64_t{0}}}, full_name);
 }
 
 Result<DecoderGraph> Builder::Finish(std::string name) {

@@ -18,32 +18,38 @@ struct Dim {
 };
 using Dims = std::vector<Dim>;
 
-// Appends nodes, weights and activations to a DecoderGraph. The first failure is kept; later calls go on building a
-// graph that Finish() then refuses.
+// Appends nodes, weights and activations to a DecoderGraph. The first failure is kept; later calls
+// go on building a graph that Finish() then refuses.
 class Builder {
  public:
-  explicit Builder(const Checkpoint& checkpoint) : checkpoint_(checkpoint), config_(checkpoint.config()) {}
+  explicit Builder(const Checkpoint& checkpoint)
+      : checkpoint_(checkpoint), config_(checkpoint.config()) {}
 
-  void Input(const std::string& name, DType dtype, const Dims& dims, const std::string& full_name = "");
+  void Input(const std::string& name, DType dtype, const Dims& dims,
+             const std::string& full_name = "");
   void Output(const std::string& name);  // an activation made before
   // Adds a node with one output of this name and shape; returns the name.
-  std::string Emit(const std::string& op_type, std::vector<std::string> inputs, const std::string& output,
-                   const Dims& dims, std::map<std::string, graph::AttributeValue> attributes = {},
+  std::string Emit(const std::string& op_type, std::vector<std::string> inputs,
+                   const std::string& output, const Dims& dims,
+                   std::map<std::string, graph::AttributeValue> attributes = {},
                    const std::string& full_name = "");
   // Split into halves along the last axis, whose halves are `half`.
   void Halve(const std::string& input, const std::string& low, const std::string& high, Dims dims);
-  // Reshape with the constant "shape.<shape_name>", made once. `dims` is the result; `target` its ONNX form.
+  // Reshape with the constant "shape.<shape_name>", made once. `dims` is the result; `target` its
+  // ONNX form.
   std::string Reshape(const std::string& input, const std::string& output, const Dims& dims,
                       const std::string& shape_name, const std::vector<int64_t>& target);
   // A vector (norm weight or bias) of the checkpoint as initializer `name`, times `scale`.
-  std::string Vector(const std::string& name, const std::string& tensor, int64_t size, double scale = 1.0);
-  std::string Norm(const std::string& input, const std::string& output, const std::string& tensor, const Dims& dims,
-                   double scale = 1.0);
-  // x [1,AR,in] -> [1,AR,out]: MatMul, and Add when `bias`. The result's name is `output` or the bias Add's.
-  std::string Linear(const std::string& input, const std::string& output, const LinearWeight& weight, bool bias,
-                     const Dim& rows);
+  std::string Vector(const std::string& name, const std::string& tensor, int64_t size,
+                     double scale = 1.0);
+  std::string Norm(const std::string& input, const std::string& output, const std::string& tensor,
+                   const Dims& dims, double scale = 1.0);
+  // x [1,AR,in] -> [1,AR,out]: MatMul, and Add when `bias`. The result's name is `output` or the
+  // bias Add's.
+  std::string Linear(const std::string& input, const std::string& output,
+                     const LinearWeight& weight, bool bias, const Dim& rows);
   void Embedding(const std::string& output, const Dim& rows, const std::string& full_name);
-  // ONNX names without '/' or ':' come out as they are; the graph checked.
+  // The graph, checked, or the first failure. Nothing may be called after it.
   Result<DecoderGraph> Finish(std::string name);
 
   const ModelConfig& config() const { return config_; }

@@ -15,28 +15,30 @@ std::string Layer(int64_t layer) { return "layers." + std::to_string(layer) + ".
 Status CheckOptions(const ModelConfig& config, const DecoderOptions& options, int64_t last) {
   const bool dynamic = options.ar == kDynamicDim && options.cl == kDynamicDim;
   if (!dynamic && (options.ar < 1 || options.cl <= options.ar)) {
-    return InvalidArgument("decoder: expected 0 < ar < cl, or both dynamic, got ar " + std::to_string(options.ar) +
-                           " and cl " + std::to_string(options.cl));
+    return InvalidArgument("decoder: expected 0 < ar < cl, or both dynamic, got ar " +
+                           std::to_string(options.ar) + " and cl " + std::to_string(options.cl));
   }
   const int64_t first = options.first_layer;
   const std::string range = "[" + std::to_string(first) + ", " + std::to_string(last) + ")";
   if (first < 0 || first > last || last > config.num_hidden_layers) {
-    return InvalidArgument("decoder: expected a layer range within [0, " + std::to_string(config.num_hidden_layers) +
-                           "), got " + range);
+    return InvalidArgument("decoder: expected a layer range within [0, " +
+                           std::to_string(config.num_hidden_layers) + "), got " + range);
   }
   if ((options.embedding && first != 0) || (options.head && last != config.num_hidden_layers)) {
-    return InvalidArgument("decoder: the embedding needs the first layer and the head the last of " +
-                           std::to_string(config.num_hidden_layers) + ", got layers " + range +
-                           "; turn embedding or head off");
+    return InvalidArgument(
+        "decoder: the embedding needs the first layer and the head the last of " +
+        std::to_string(config.num_hidden_layers) + ", got layers " + range +
+        "; turn embedding or head off");
   }
   if (first == last && !options.embedding && !options.head) {
-    return InvalidArgument("decoder: expected at least one layer, the embedding or the head, got none");
+    return InvalidArgument(
+        "decoder: expected at least one layer, the embedding or the head, got none");
   }
   return OkStatus();
 }
 
-// Adds one layer after the other. Reshape targets of dynamic graphs: -1 is the one free dimension, 0 copies CL, which
-// is never empty.
+// Adds one layer after the other. Reshape targets of dynamic graphs: -1 is the one free dimension,
+// 0 copies CL, which is never empty.
 class LayerBuilder {
  public:
   LayerBuilder(Builder& builder, const DecoderOptions& options)
@@ -46,7 +48,8 @@ class LayerBuilder {
         ar_(options.ar, "ar"),
         cl_(options.cl, "cl"),
         past_(dynamic_ ? kDynamicDim : options.cl - options.ar, "past"),
-        grouped_(dynamic_ ? kDynamicDim : options.ar * (c_.num_attention_heads / c_.num_key_value_heads)) {}
+        grouped_(dynamic_ ? kDynamicDim
+                          : options.ar * (c_.num_attention_heads / c_.num_key_value_heads)) {}
 
   void StepInputs() {
     b_.Input("attention_mask", DType::kFloat32, {1, 1, ar_, cl_});
@@ -56,8 +59,10 @@ class LayerBuilder {
   }
 
   void CacheInputs(int64_t layer) {
-    b_.Input(KeyName(layer) + "_in", DType::kFloat32, {c_.num_key_value_heads, 1, c_.head_dim, past_});
-    b_.Input(ValueName(layer) + "_in", DType::kFloat32, {c_.num_key_value_heads, 1, past_, c_.head_dim});
+    b_.Input(KeyName(layer) + "_in", DType::kFloat32,
+             {c_.num_key_value_heads, 1, c_.head_dim, past_});
+    b_.Input(ValueName(layer) + "_in", DType::kFloat32,
+             {c_.num_key_value_heads, 1, past_, c_.head_dim});
   }
 
   void CacheOutputs(int64_t layer) {
@@ -66,11 +71,13 @@ class LayerBuilder {
   }
 
   // Adds the layer after `input`; its result is named `output`, or `full_name` in the full graph.
-  void Add(int64_t layer, const std::string& input, const std::string& output, const std::string& full_name) {
+  void Add(int64_t layer, const std::string& input, const std::string& output,
+           const std::string& full_name) {
     const std::string prefix = Layer(layer), tensors = "model." + prefix;
     const std::string normed =
         b_.Norm(input, prefix + "input_layernorm", tensors + "input_layernorm.weight", Hidden());
-    const std::string attended = b_.Emit("Add", {input, Attention(layer, normed)}, prefix + "attn_residual", Hidden());
+    const std::string attended =
+        b_.Emit("Add", {input, Attention(layer, normed)}, prefix + "attn_residual", Hidden());
     const std::string again = b_.Norm(attended, prefix + "post_attention_layernorm",
                                       tensors + "post_attention_layernorm.weight", Hidden());
     b_.Emit("Add", {attended, Mlp(layer, again)}, output, Hidden(), {}, full_name);
@@ -84,17 +91,19 @@ class LayerBuilder {
   static std::string ValueName(int64_t layer) { return "past_value_" + std::to_string(layer); }
   int64_t Fixed(const Dim& dim, int64_t otherwise) const { return dynamic_ ? otherwise : dim.size; }
 
-  std::string Linear(int64_t layer, const std::string& part, const std::string& input, int64_t in, int64_t out,
-                     bool bias, double scale = 1.0) {
+  std::string Linear(int64_t layer, const std::string& part, const std::string& input, int64_t in,
+                     int64_t out, bool bias, double scale = 1.0) {
     const std::string name = Layer(layer) + part;
-    LinearWeight weight{name + ".weight", "model." + name + ".weight", in, out, scale, false, layer};
+    LinearWeight weight{
+        name + ".weight", "model." + name + ".weight", in, out, scale, false, layer};
     return b_.Linear(input, name, weight, bias, ar_);
   }
 
   // [1,AR,heads*D] -> [1,heads,AR,D]
   std::string Heads(const std::string& input, const std::string& prefix, int64_t heads) {
-    const std::string split = b_.Reshape(input, prefix + "split", {1, ar_, heads, c_.head_dim},
-                                         "heads_" + std::to_string(heads), {1, Fixed(ar_, -1), heads, c_.head_dim});
+    const std::string split =
+        b_.Reshape(input, prefix + "split", {1, ar_, heads, c_.head_dim},
+                   "heads_" + std::to_string(heads), {1, Fixed(ar_, -1), heads, c_.head_dim});
     return b_.Emit("Transpose", {split}, prefix + "heads", {1, heads, ar_, c_.head_dim},
                    {{"perm", std::vector<int64_t>{0, 2, 1, 3}}});
   }
@@ -114,14 +123,17 @@ class LayerBuilder {
     return b_.Emit("Concat", {first, second}, prefix + "rope", whole, {{"axis", int64_t{-1}}});
   }
 
-  // Projection, heads, per-head norm (qk_norm) and RoPE of q or k. `scale` is folded into the last weight.
-  std::string Rotated(int64_t layer, char which, const std::string& input, int64_t heads, double scale) {
+  // Projection, heads, per-head norm (qk_norm) and RoPE of q or k. `scale` is folded into the last
+  // weight.
+  std::string Rotated(int64_t layer, char which, const std::string& input, int64_t heads,
+                      double scale) {
     const std::string part = std::string("self_attn.") + which, prefix = Layer(layer) + part + "_";
-    std::string x = Linear(layer, part + "_proj", input, c_.hidden_size, heads * c_.head_dim, c_.attention_bias,
-                           c_.qk_norm ? 1.0 : scale);
+    std::string x = Linear(layer, part + "_proj", input, c_.hidden_size, heads * c_.head_dim,
+                           c_.attention_bias, c_.qk_norm ? 1.0 : scale);
     x = Heads(x, prefix, heads);
     if (c_.qk_norm) {
-      x = b_.Norm(x, prefix + "norm", "model." + prefix + "norm.weight", {1, heads, ar_, c_.head_dim}, scale);
+      x = b_.Norm(x, prefix + "norm", "model." + prefix + "norm.weight",
+                  {1, heads, ar_, c_.head_dim}, scale);
     }
     return Rope(x, prefix, heads);
   }
@@ -131,8 +143,9 @@ class LayerBuilder {
     const std::string prefix = Layer(layer) + "self_attn.";
     const int64_t kv = c_.num_key_value_heads, d = c_.head_dim;
     const std::string k = Rotated(layer, 'k', input, kv, 1.0);
-    const std::string v = Heads(Linear(layer, "self_attn.v_proj", input, c_.hidden_size, kv * d, c_.attention_bias),
-                                prefix + "v_", kv);
+    const std::string v =
+        Heads(Linear(layer, "self_attn.v_proj", input, c_.hidden_size, kv * d, c_.attention_bias),
+              prefix + "v_", kv);
     const std::string k_turned = b_.Emit("Transpose", {k}, prefix + "k_cache", {kv, 1, d, ar_},
                                          {{"perm", std::vector<int64_t>{1, 0, 3, 2}}});
     const std::string v_turned = b_.Emit("Transpose", {v}, prefix + "v_cache", {kv, 1, ar_, d},
@@ -140,33 +153,40 @@ class LayerBuilder {
     const std::string key = KeyName(layer), value = ValueName(layer);
     b_.Emit("Identity", {k_turned}, key + "_out", {kv, 1, d, ar_});
     b_.Emit("Identity", {v_turned}, value + "_out", {kv, 1, ar_, d});
-    return {b_.Emit("Concat", {key + "_in", key + "_out"}, prefix + "keys", {kv, 1, d, cl_}, {{"axis", int64_t{3}}}),
+    return {b_.Emit("Concat", {key + "_in", key + "_out"}, prefix + "keys", {kv, 1, d, cl_},
+                    {{"axis", int64_t{3}}}),
             b_.Emit("Concat", {value + "_in", value + "_out"}, prefix + "values", {kv, 1, cl_, d},
                     {{"axis", int64_t{2}}})};
   }
 
-  // Grouped-query attention (arXiv:2305.13245): the heads that share a key are stacked along the rows.
+  // Grouped-query attention (arXiv:2305.13245): the heads that share a key are stacked along the
+  // rows.
   std::string Attention(int64_t layer, const std::string& input) {
     const std::string prefix = Layer(layer) + "self_attn.";
     const int64_t heads = c_.num_attention_heads, kv = c_.num_key_value_heads, d = c_.head_dim;
-    const std::string q = Rotated(layer, 'q', input, heads, 1.0 / std::sqrt(static_cast<double>(d)));
+    const std::string q =
+        Rotated(layer, 'q', input, heads, 1.0 / std::sqrt(static_cast<double>(d)));
     const auto [keys, values] = Cache(layer, input);
     const int64_t group_rows = Fixed(grouped_, -1), rows = Fixed(ar_, -1), columns = Fixed(cl_, 0);
-    const std::string grouped =
-        b_.Reshape(q, prefix + "q_grouped", {kv, 1, grouped_, d}, "q_grouped", {kv, 1, group_rows, d});
-    const std::string dots = b_.Emit("MatMul", {grouped, keys}, prefix + "scores_grouped", {kv, 1, grouped_, cl_});
+    const std::string grouped = b_.Reshape(q, prefix + "q_grouped", {kv, 1, grouped_, d},
+                                           "q_grouped", {kv, 1, group_rows, d});
+    const std::string dots =
+        b_.Emit("MatMul", {grouped, keys}, prefix + "scores_grouped", {kv, 1, grouped_, cl_});
     const Dims scores = {1, heads, ar_, cl_};
-    std::string x = b_.Reshape(dots, prefix + "scores", scores, "scores", {1, heads, rows, columns});
+    std::string x =
+        b_.Reshape(dots, prefix + "scores", scores, "scores", {1, heads, rows, columns});
     x = b_.Emit("Add", {x, "attention_mask"}, prefix + "masked_scores", scores);
     x = b_.Emit("Softmax", {x}, prefix + "probs", scores, {{"axis", int64_t{-1}}});
     x = b_.Reshape(x, prefix + "probs_grouped", {kv, 1, grouped_, cl_}, "probs_grouped",
                    {kv, 1, group_rows, columns});
     x = b_.Emit("MatMul", {x, values}, prefix + "context_grouped", {kv, 1, grouped_, d});
-    x = b_.Reshape(x, prefix + "context_heads", {1, heads, ar_, d}, "context_heads", {1, heads, rows, d});
+    x = b_.Reshape(x, prefix + "context_heads", {1, heads, ar_, d}, "context_heads",
+                   {1, heads, rows, d});
     x = b_.Emit("Transpose", {x}, prefix + "context_split", {1, ar_, heads, d},
                 {{"perm", std::vector<int64_t>{0, 2, 1, 3}}});
     x = b_.Reshape(x, prefix + "context", {1, ar_, heads * d}, "context", {1, rows, heads * d});
-    return Linear(layer, "self_attn.o_proj", x, heads * d, c_.hidden_size, c_.attention_output_bias);
+    return Linear(layer, "self_attn.o_proj", x, heads * d, c_.hidden_size,
+                  c_.attention_output_bias);
   }
 
   // SwiGLU (arXiv:2002.05202): down(silu(gate(x)) * up(x)).
@@ -174,7 +194,8 @@ class LayerBuilder {
     const std::string prefix = Layer(layer) + "mlp.";
     const int64_t wide = c_.intermediate_size;
     const Dims dims = {1, ar_, wide};
-    const std::string gate = Linear(layer, "mlp.gate_proj", input, c_.hidden_size, wide, c_.mlp_bias);
+    const std::string gate =
+        Linear(layer, "mlp.gate_proj", input, c_.hidden_size, wide, c_.mlp_bias);
     const std::string sigmoid = b_.Emit("Sigmoid", {gate}, prefix + "gate_sigmoid", dims);
     const std::string silu = b_.Emit("Mul", {gate, sigmoid}, prefix + "silu", dims);
     const std::string up = Linear(layer, "mlp.up_proj", input, c_.hidden_size, wide, c_.mlp_bias);
@@ -189,12 +210,18 @@ class LayerBuilder {
 };
 
 // Final norm and lm_head; a tied model's head is the embedding, transposed.
-void AddHead(Builder& builder, const Checkpoint& checkpoint, const std::string& input, const LayerBuilder& layers) {
+void AddHead(Builder& builder, const Checkpoint& checkpoint, const std::string& input,
+             const LayerBuilder& layers) {
   const ModelConfig& config = builder.config();
   const bool own = !config.tie_word_embeddings && checkpoint.Find("lm_head.weight") != nullptr;
   const std::string normed = builder.Norm(input, "norm", "model.norm.weight", layers.Hidden());
-  LinearWeight weight{"lm_head.weight",  own ? "lm_head.weight" : "model.embed_tokens.weight",
-                      config.hidden_size, config.vocab_size, 1.0, true, -1};
+  LinearWeight weight{"lm_head.weight",
+                      own ? "lm_head.weight" : "model.embed_tokens.weight",
+                      config.hidden_size,
+                      config.vocab_size,
+                      1.0,
+                      true,
+                      -1};
   builder.Linear(normed, "logits", weight, false, layers.ar());
 }
 
@@ -226,7 +253,8 @@ Result<DecoderGraph> BuildDecoder(const Checkpoint& checkpoint, const DecoderOpt
   if (first < last) layers.StepInputs();
   for (int64_t layer = first; layer < last; ++layer) layers.CacheInputs(layer);
 
-  if (options.embedding) builder.Embedding(residual(first), layers.ar(), ResidualName(config, first));
+  if (options.embedding)
+    builder.Embedding(residual(first), layers.ar(), ResidualName(config, first));
   for (int64_t layer = first; layer < last; ++layer) {
     layers.Add(layer, residual(layer), residual(layer + 1), ResidualName(config, layer + 1));
   }

@@ -16,8 +16,8 @@ constexpr int64_t kBlockRows = 64;
 Status ReadLinear(const Checkpoint& checkpoint, const LinearWeight& linear, std::span<float> out) {
   const int64_t in = linear.in_features, features = linear.out_features;
   if (in < 1 || features < 1 || static_cast<int64_t>(out.size()) != NumElements({in, features})) {
-    return InvalidArgument(linear.name + ": expected room for " + ShapeString({in, features}) + " floats, got " +
-                           std::to_string(out.size()));
+    return InvalidArgument(linear.name + ": expected room for " + ShapeString({in, features}) +
+                           " floats, got " + std::to_string(out.size()));
   }
   const int64_t rows_at_once = std::min(kBlockRows, features);
   const auto block_size = static_cast<size_t>(rows_at_once * in);
@@ -25,11 +25,13 @@ Status ReadLinear(const Checkpoint& checkpoint, const LinearWeight& linear, std:
   if (block == nullptr) return ResourceExhausted(linear.name + ": no memory for a block of rows");
   for (int64_t first = 0; first < features; first += rows_at_once) {
     const int64_t rows = std::min(rows_at_once, features - first);
-    HEXPORT_RETURN_IF_ERROR(
-        checkpoint.ReadRows(linear.tensor, first, std::span(block.get(), static_cast<size_t>(rows * in))));
+    HEXPORT_RETURN_IF_ERROR(checkpoint.ReadRows(
+        linear.tensor, first, std::span(block.get(), static_cast<size_t>(rows * in))));
     for (int64_t k = 0; k < in; ++k) {
       float* column = out.data() + k * features + first;
-      for (int64_t r = 0; r < rows; ++r) column[r] = static_cast<float>(block[r * in + k] * linear.scale);
+      for (int64_t r = 0; r < rows; ++r) {
+        column[r] = static_cast<float>(block[static_cast<size_t>(r * in + k)] * linear.scale);
+      }
     }
   }
   return OkStatus();

@@ -14,8 +14,8 @@ double ScaleLlama3(double frequency, const RopeScaling& scaling) {
   const double wavelength = 2 * std::numbers::pi / frequency;
   if (wavelength < original / scaling.high_freq_factor) return frequency;
   if (wavelength > original / scaling.low_freq_factor) return frequency / scaling.factor;
-  const double blend =
-      (original / wavelength - scaling.low_freq_factor) / (scaling.high_freq_factor - scaling.low_freq_factor);
+  const double blend = (original / wavelength - scaling.low_freq_factor) /
+                       (scaling.high_freq_factor - scaling.low_freq_factor);
   return (1 - blend) * frequency / scaling.factor + blend * frequency;
 }
 
@@ -24,12 +24,17 @@ double ScaleLlama3(double frequency, const RopeScaling& scaling) {
 std::vector<double> InverseFrequencies(const ModelConfig& config) {
   std::vector<double> frequencies;
   for (int64_t pair = 0; pair < config.head_dim / 2; ++pair) {
-    double frequency = std::pow(config.rope_theta, -2.0 * static_cast<double>(pair) /
-                                                       static_cast<double>(config.head_dim));
+    double frequency = std::pow(
+        config.rope_theta, -2.0 * static_cast<double>(pair) / static_cast<double>(config.head_dim));
     switch (config.rope_scaling.type) {
-      case RopeScaling::Type::kNone: break;
-      case RopeScaling::Type::kLinear: frequency /= config.rope_scaling.factor; break;
-      case RopeScaling::Type::kLlama3: frequency = ScaleLlama3(frequency, config.rope_scaling); break;
+      case RopeScaling::Type::kNone:
+        break;
+      case RopeScaling::Type::kLinear:
+        frequency /= config.rope_scaling.factor;
+        break;
+      case RopeScaling::Type::kLlama3:
+        frequency = ScaleLlama3(frequency, config.rope_scaling);
+        break;
     }
     frequencies.push_back(frequency);
   }

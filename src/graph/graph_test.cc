@@ -34,13 +34,15 @@ TEST(CheckGraphTest, AcceptsAnAbsentOptionalInput) {
 TEST(CheckGraphTest, NamesTheNodeOfADanglingInput) {
   Graph graph = AddOne();
   graph.nodes[0].inputs[1] = "two";
-  EXPECT_THAT(CheckGraph(graph), StatusIs(StatusCode::kInternal, AllOf(HasSubstr("\"y\""), HasSubstr("\"two\""))));
+  EXPECT_THAT(CheckGraph(graph),
+              StatusIs(StatusCode::kInternal, AllOf(HasSubstr("\"y\""), HasSubstr("\"two\""))));
 }
 
 TEST(CheckGraphTest, RefusesAnInputMadeLater) {
   Graph graph = AddOne();
   graph.nodes.insert(graph.nodes.begin(), {"Neg", "", "z", {"y"}, {"z"}, {}});
-  EXPECT_THAT(CheckGraph(graph), StatusIs(StatusCode::kInternal, AllOf(HasSubstr("\"z\""), HasSubstr("\"y\""))));
+  EXPECT_THAT(CheckGraph(graph),
+              StatusIs(StatusCode::kInternal, AllOf(HasSubstr("\"z\""), HasSubstr("\"y\""))));
 }
 
 TEST(CheckGraphTest, RefusesTwoValuesOfOneName) {

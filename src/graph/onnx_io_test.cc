@@ -104,7 +104,8 @@ void Write(const onnx::ModelProto& model, const fs::path& path) {
   ASSERT_TRUE(model.SerializeToOstream(&out));
 }
 
-std::map<std::string, std::string> External(const onnx::ModelProto& model, const std::string& name) {
+std::map<std::string, std::string> External(const onnx::ModelProto& model,
+                                            const std::string& name) {
   std::map<std::string, std::string> entries;
   for (const auto& tensor : model.graph().initializer()) {
     if (tensor.name() != name) continue;
@@ -176,16 +177,20 @@ TEST_F(OnnxIoTest, AsksEachSourceOnceAndAlone) {
 
 TEST_F(OnnxIoTest, FailingSourceLeavesNoFiles) {
   Graph graph = Sample();
-  graph.initializers[0].source = [](std::span<std::byte>) { return DataLoss("shard 2 is truncated"); };
-  EXPECT_THAT(WriteOnnx(graph, folder_ / "m.onnx", AllExternal()),
-              StatusIs(StatusCode::kDataLoss, AllOf(HasSubstr("initializer w"), HasSubstr("shard 2"))));
+  graph.initializers[0].source = [](std::span<std::byte>) {
+    return DataLoss("shard 2 is truncated");
+  };
+  EXPECT_THAT(
+      WriteOnnx(graph, folder_ / "m.onnx", AllExternal()),
+      StatusIs(StatusCode::kDataLoss, AllOf(HasSubstr("initializer w"), HasSubstr("shard 2"))));
   EXPECT_TRUE(fs::is_empty(folder_));
 }
 
 TEST_F(OnnxIoTest, RefusesADanglingInput) {
   Graph graph = Sample();
   graph.nodes[0].inputs[1] = "nothing";
-  EXPECT_THAT(WriteOnnx(graph, folder_ / "m.onnx", {}), StatusIs(StatusCode::kInternal, HasSubstr("\"nothing\"")));
+  EXPECT_THAT(WriteOnnx(graph, folder_ / "m.onnx", {}),
+              StatusIs(StatusCode::kInternal, HasSubstr("\"nothing\"")));
   EXPECT_THAT(SerializeOnnx(graph), StatusIs(StatusCode::kInternal, HasSubstr("\"nothing\"")));
 }
 
@@ -215,7 +220,9 @@ TEST_F(OnnxIoTest, SharedWeightsAreStoredOnce) {
   auto shared = SharedWeights::Create(folder_ / "weights.data");
   ASSERT_THAT(shared, IsOk());
   Graph second = Sample();
-  second.initializers[0].source = [](std::span<std::byte>) { return Internal("asked a second time"); };
+  second.initializers[0].source = [](std::span<std::byte>) {
+    return Internal("asked a second time");
+  };
   ASSERT_THAT((*shared)->WriteModel(Sample(), folder_ / "a.onnx", {}), IsOk());
   ASSERT_THAT((*shared)->WriteModel(second, folder_ / "b.onnx", {}), IsOk());
   ASSERT_THAT((*shared)->Commit(), IsOk());
@@ -284,14 +291,16 @@ TEST_F(OnnxIoTest, ReadRefusesLyingRanges) {
   for (const auto& [key, value] : lies) {
     ASSERT_THAT(WriteOnnx(Sample(), folder_ / "m.onnx", AllExternal()), IsOk());
     Tamper(folder_ / "m.onnx", key, value);
-    EXPECT_THAT(ReadOnnx(folder_ / "m.onnx"), StatusIs(StatusCode::kDataLoss, HasSubstr("\"w\""))) << key << value;
+    EXPECT_THAT(ReadOnnx(folder_ / "m.onnx"), StatusIs(StatusCode::kDataLoss, HasSubstr("\"w\"")))
+        << key << value;
   }
 }
 
 TEST_F(OnnxIoTest, ReadRefusesWhatIsNotOnnx) {
   std::ofstream(folder_ / "m.onnx", std::ios::binary) << "GGUF and not protobuf at all";
   EXPECT_THAT(ReadOnnx(folder_ / "m.onnx"), StatusIs(StatusCode::kDataLoss, HasSubstr("m.onnx")));
-  EXPECT_THAT(ReadOnnx(folder_ / "none.onnx"), StatusIs(StatusCode::kNotFound, HasSubstr("none.onnx")));
+  EXPECT_THAT(ReadOnnx(folder_ / "none.onnx"),
+              StatusIs(StatusCode::kNotFound, HasSubstr("none.onnx")));
 }
 
 TEST_F(OnnxIoTest, ReadRefusesATensorOfTheWrongSize) {
@@ -300,7 +309,8 @@ TEST_F(OnnxIoTest, ReadRefusesATensorOfTheWrongSize) {
   model.mutable_graph()->mutable_initializer(1)->set_dims(0, 3);
   Write(model, folder_ / "m.onnx");
   EXPECT_THAT(ReadOnnx(folder_ / "m.onnx"),
-              StatusIs(StatusCode::kDataLoss, AllOf(HasSubstr("\"bias\""), HasSubstr("expected 12 bytes"))));
+              StatusIs(StatusCode::kDataLoss,
+                       AllOf(HasSubstr("\"bias\""), HasSubstr("expected 12 bytes"))));
 }
 
 TEST_F(OnnxIoTest, ReadRefusesSubgraphs) {
@@ -311,7 +321,8 @@ TEST_F(OnnxIoTest, ReadRefusesSubgraphs) {
   attribute->set_type(onnx::AttributeProto::GRAPH);
   attribute->mutable_g()->set_name("then");
   Write(model, folder_ / "m.onnx");
-  EXPECT_THAT(ReadOnnx(folder_ / "m.onnx"), StatusIs(StatusCode::kUnimplemented, HasSubstr("then_branch")));
+  EXPECT_THAT(ReadOnnx(folder_ / "m.onnx"),
+              StatusIs(StatusCode::kUnimplemented, HasSubstr("then_branch")));
 }
 
 TEST_F(OnnxIoTest, ReadsTypedFieldsAndConstantNodes) {

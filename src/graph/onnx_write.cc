@@ -103,7 +103,8 @@ void FillModel(const Graph& graph, const std::string& producer_version, onnx::Mo
 }
 
 Status FillFrom(const Initializer& initializer, std::span<std::byte> out) {
-  if (!initializer.source) return Internal("initializer " + initializer.name + ": it has no source of bytes");
+  if (!initializer.source)
+    return Internal("initializer " + initializer.name + ": it has no source of bytes");
   return initializer.source(out).WithContext("initializer " + initializer.name);
 }
 
@@ -140,7 +141,8 @@ Result<Extent> AppendTensor(const Initializer& initializer, FileWriter& writer) 
   const auto size = static_cast<size_t>(NumBytes(initializer.dtype, initializer.shape));
   const std::unique_ptr<std::byte[]> bytes(new (std::nothrow) std::byte[size]);
   if (bytes == nullptr) {
-    return ResourceExhausted("initializer " + initializer.name + ": no memory for " + std::to_string(size) + " bytes");
+    return ResourceExhausted("initializer " + initializer.name + ": no memory for " +
+                             std::to_string(size) + " bytes");
   }
   const std::span<std::byte> view(bytes.get(), size);
   HEXPORT_RETURN_IF_ERROR(FillFrom(initializer, view));
@@ -155,7 +157,8 @@ class WriterStream : public google::protobuf::io::CopyingOutputStream {
  public:
   explicit WriterStream(FileWriter& writer) : writer_(writer) {}
   bool Write(const void* buffer, int size) override {
-    status_ = writer_.Write(std::string_view(static_cast<const char*>(buffer), static_cast<size_t>(size)));
+    status_ = writer_.Write(
+        std::string_view(static_cast<const char*>(buffer), static_cast<size_t>(size)));
     return status_.ok();
   }
   const Status& status() const { return status_; }
@@ -167,8 +170,9 @@ class WriterStream : public google::protobuf::io::CopyingOutputStream {
 
 Status CheckProtobufSize(const onnx::ModelProto& model) {
   if (model.ByteSizeLong() > static_cast<size_t>(kProtobufLimit)) {
-    return ResourceExhausted("model of " + std::to_string(model.ByteSizeLong()) +
-                             " bytes: protobuf takes at most 2 GB; write the weights as external data");
+    return ResourceExhausted(
+        "model of " + std::to_string(model.ByteSizeLong()) +
+        " bytes: protobuf takes at most 2 GB; write the weights as external data");
   }
   return OkStatus();
 }
@@ -199,7 +203,8 @@ auto Guard(const Body& body) -> decltype(body()) {
 
 Status CheckDataName(const std::string& name) {
   if (name.empty() || name == "." || name == ".." || fs::path(name).filename() != fs::path(name)) {
-    return InvalidArgument("external_data_name: expected a file name without folders, got \"" + name + "\"");
+    return InvalidArgument("external_data_name: expected a file name without folders, got \"" +
+                           name + "\"");
   }
   return OkStatus();
 }
@@ -209,13 +214,15 @@ bool IsExternal(const Initializer& initializer, const OnnxWriteOptions& options)
   return size > 0 && size >= options.min_external_tensor_bytes;
 }
 
-Status WriteOnnxUnguarded(const Graph& graph, const fs::path& path, const OnnxWriteOptions& options) {
+Status WriteOnnxUnguarded(const Graph& graph, const fs::path& path,
+                          const OnnxWriteOptions& options) {
   HEXPORT_RETURN_IF_ERROR(CheckGraph(graph));
-  const std::string location =
-      options.external_data_name.empty() ? path.stem().string() + ".data" : options.external_data_name;
+  const std::string location = options.external_data_name.empty() ? path.stem().string() + ".data"
+                                                                  : options.external_data_name;
   HEXPORT_RETURN_IF_ERROR(CheckDataName(location));
   int64_t total = 0;
-  for (const Initializer& initializer : graph.initializers) total += NumBytes(initializer.dtype, initializer.shape);
+  for (const Initializer& initializer : graph.initializers)
+    total += NumBytes(initializer.dtype, initializer.shape);
   const bool external = total > options.external_data_threshold_bytes;
 
   onnx::ModelProto model;
@@ -249,17 +256,20 @@ Result<std::string> SerializeOnnx(const Graph& graph) {
   return Guard([&]() -> Result<std::string> {
     HEXPORT_RETURN_IF_ERROR(CheckGraph(graph));
     int64_t total = 0;
-    for (const Initializer& initializer : graph.initializers) total += NumBytes(initializer.dtype, initializer.shape);
+    for (const Initializer& initializer : graph.initializers)
+      total += NumBytes(initializer.dtype, initializer.shape);
     if (total > kProtobufLimit) {
       return ResourceExhausted("graph " + graph.name + ": expected at most 2 GB of weights, got " +
                                std::to_string(total) + " bytes; write them as external data");
     }
     onnx::ModelProto model;
     FillModel(graph, OnnxWriteOptions().producer_version, &model);
-    for (const Initializer& initializer : graph.initializers) HEXPORT_RETURN_IF_ERROR(AddInline(initializer, &model));
+    for (const Initializer& initializer : graph.initializers)
+      HEXPORT_RETURN_IF_ERROR(AddInline(initializer, &model));
     HEXPORT_RETURN_IF_ERROR(CheckProtobufSize(model));
     std::string bytes;
-    if (!model.SerializeToString(&bytes)) return Internal("protobuf could not serialize " + graph.name);
+    if (!model.SerializeToString(&bytes))
+      return Internal("protobuf could not serialize " + graph.name);
     return bytes;
   });
 }
@@ -272,10 +282,11 @@ Result<std::unique_ptr<SharedWeights>> SharedWeights::Create(const fs::path& dat
   return shared;
 }
 
-Status SharedWeights::WriteModel(const Graph& graph, const fs::path& path, const OnnxWriteOptions& options) {
+Status SharedWeights::WriteModel(const Graph& graph, const fs::path& path,
+                                 const OnnxWriteOptions& options) {
   if (path.parent_path().lexically_normal() != data_path_.parent_path().lexically_normal()) {
-    return InvalidArgument(path.string() + ": expected a model in the folder of " + data_path_.string() +
-                           ", which holds its weights");
+    return InvalidArgument(path.string() + ": expected a model in the folder of " +
+                           data_path_.string() + ", which holds its weights");
   }
   return Guard([&]() -> Status {
            HEXPORT_RETURN_IF_ERROR(CheckGraph(graph));
@@ -290,14 +301,17 @@ Status SharedWeights::WriteModel(const Graph& graph, const fs::path& path, const
              if (found == stored_.end() || found->second.dtype != initializer.dtype ||
                  found->second.shape != initializer.shape) {
                HEXPORT_ASSIGN_OR_RETURN(const Extent extent, AppendTensor(initializer, *writer_));
-               found = stored_.insert_or_assign(initializer.name, Location{initializer.dtype, initializer.shape,
-                                                                           extent.offset, extent.size})
+               found = stored_
+                           .insert_or_assign(initializer.name,
+                                             Location{initializer.dtype, initializer.shape,
+                                                      extent.offset, extent.size})
                            .first;
              }
-             AddExternal(initializer, data_path_.filename().string(), {found->second.offset, found->second.size},
-                         &model);
+             AddExternal(initializer, data_path_.filename().string(),
+                         {found->second.offset, found->second.size}, &model);
            }
-           HEXPORT_ASSIGN_OR_RETURN(const std::unique_ptr<FileWriter> writer, FileWriter::Create(path));
+           HEXPORT_ASSIGN_OR_RETURN(const std::unique_ptr<FileWriter> writer,
+                                    FileWriter::Create(path));
            HEXPORT_RETURN_IF_ERROR(WriteProto(model, *writer));
            return writer->Commit();
          })
