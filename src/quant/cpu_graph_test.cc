@@ -53,7 +53,8 @@ TEST(CpuGraphTest, EmbeddingRowsAreTheTablesCodes) {
       {"Gather", "", "x", {"table", "input_ids"}, {"x"}, {{"axis", int64_t{0}}}}};
   decoder.graph.initializers = {{"table", DType::kFloat32, {6, 4}, {}}};
   const std::filesystem::path path =
-      std::filesystem::path(::testing::TempDir()) / "hexport_embedding.safetensors";
+      std::filesystem::path(::testing::TempDir()) /
+      ("hexport_embedding_" + std::to_string(getpid()) + ".safetensors");
   ASSERT_THAT(QuantizeWeights(checkpoint, decoder, {}, path, NullProgress()),
               ::hexport::testing::IsOk());
   const Result<std::unique_ptr<WeightStore>> store = WeightStore::Open(path);

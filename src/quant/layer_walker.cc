@@ -42,31 +42,6 @@ Status CheckSamples(const Samples& samples, int64_t vocab_size) {
   return OkStatus();
 }
 
-// Rank of every value of a graph; -1 where it cannot be told.
-std::map<std::string, int64_t> InferRanks(const Graph& graph) {
-  std::map<std::string, int64_t> ranks;
-  std::map<std::string, Shape> shapes;
-  for (const ValueInfo& input : graph.inputs)
-    ranks[input.name] = static_cast<int64_t>(input.shape.size());
-  for (const graph::Initializer& initializer : graph.initializers) {
-    ranks[initializer.name] = static_cast<int64_t>(initializer.shape.size());
-    shapes[initializer.name] = initializer.shape;
-  }
-  for (const Node& node : graph.nodes) {
-    int64_t rank = ranks[node.inputs[0]];
-    if (node.op_type == "Reshape") {
-      const Shape& target = shapes[node.inputs[1]];
-      rank = target.empty() ? -1 : target[0];
-    } else if (node.op_type == "Gather") {
-      rank += ranks[node.inputs[1]] - 1;
-    } else if (node.inputs.size() > 1) {
-      for (const std::string& input : node.inputs) rank = std::max(rank, ranks[input]);
-    }
-    for (const std::string& output : node.outputs) ranks[output] = rank;
-  }
-  return ranks;
-}
-
 // Names of attention scores: what a Softmax reads, and from there back to the MatMul.
 std::map<std::string, Scores> FindScores(const Graph& graph) {
   std::map<std::string, const Node*> producers;
@@ -93,58 +68,30 @@ std::map<std::string, Scores> FindScores(const Graph& graph) {
   return scores;
 }
 
-// A part of the decoder as it is run: its graph, and its names in the whole graph.
+// A part of the decoder as it is run.
 struct Part {
   DecoderGraph decoder;
-  std::map<std::string, std::string> whole_names;  // only those that differ
-  std::vector<std::string> visited;                // outputs to ask for, beside hidden_out
+  std::map<std::string, std::string> full_names;  // of activations, in the whole graph
+  std::vector<std::string> visited;               // activations to ask for
 };
-
-// Parts and whole are built by the same code, so a part's nodes are a run of the whole's; only the
-// names of the edges (hidden_in, hidden_out) differ.
-Status MatchNames(const Graph& whole, Part& part) {
-  const std::vector<Node>& nodes = part.decoder.graph.nodes;
-  const auto first = std::find_if(whole.nodes.begin(), whole.nodes.end(), [&](const Node& node) {
-    return node.name == nodes.front().name;
-  });
-  if (static_cast<size_t>(whole.nodes.end() - first) < nodes.size()) {
-    return Internal(nodes.front().name +
-                    ": expected the layer's nodes in the whole graph, got none");
-  }
-  for (size_t i = 0; i < nodes.size(); ++i) {
-    const Node& same = first[static_cast<std::ptrdiff_t>(i)];
-    if (same.op_type != nodes[i].op_type || same.inputs.size() != nodes[i].inputs.size()) {
-      return Internal(nodes[i].name + ": expected " + nodes[i].op_type +
-                      " in the whole graph, got " + same.op_type);
-    }
-    for (size_t k = 0; k < same.inputs.size(); ++k) {
-      if (nodes[i].inputs[k] != same.inputs[k])
-        part.whole_names[nodes[i].inputs[k]] = same.inputs[k];
-    }
-    for (size_t k = 0; k < same.outputs.size(); ++k) {
-      if (nodes[i].outputs[k] != same.outputs[k])
-        part.whole_names[nodes[i].outputs[k]] = same.outputs[k];
-    }
-  }
-  return OkStatus();
-}
 
 // Makes every visited activation a graph output.
 void ExposeActivations(Part& part) {
   Graph& graph = part.decoder.graph;
-  const std::map<std::string, int64_t> ranks = InferRanks(graph);
-  std::vector<ValueInfo> outputs = std::move(graph.outputs);
+  std::map<std::string, const ValueInfo*> values;
+  for (const decoder::Activation& activation : part.decoder.activations) {
+    values[activation.value.name] = &activation.value;
+    part.full_names[activation.value.name] = activation.name;
+  }
+  std::set<std::string> declared;
+  for (const ValueInfo& output : graph.outputs) declared.insert(output.name);
   for (const Node& node : graph.nodes) {
     if (MovesData(node.op_type) || node.op_type == "Identity") continue;
     for (const std::string& output : node.outputs) {
       part.visited.push_back(output);
-      const auto declared = [&](const ValueInfo& info) { return info.name == output; };
-      if (std::any_of(outputs.begin(), outputs.end(), declared)) continue;
-      const size_t rank = static_cast<size_t>(std::max<int64_t>(ranks.at(output), 0));
-      outputs.push_back({output, DType::kFloat32, Shape(rank, kDynamicDim), {}});
+      if (!declared.contains(output)) graph.outputs.push_back(*values.at(output));
     }
   }
-  graph.outputs = std::move(outputs);
 }
 
 Result<std::unique_ptr<ort::Session>> OpenSession(const Graph& graph) {
@@ -162,11 +109,7 @@ struct Surroundings {
 
 Surroundings MakeSurroundings(const ModelConfig& config, int64_t tokens) {
   Surroundings out;
-  const size_t n = static_cast<size_t>(tokens);
-  out.mask.assign(n * n, kMaskFloor);
-  for (size_t row = 0; row < n; ++row) {
-    std::fill_n(out.mask.begin() + static_cast<std::ptrdiff_t>(row * n), row + 1, 0.0f);
-  }
+  out.mask = decoder::CausalMask(tokens, kMaskFloor);
   decoder::RopeTable(config, 0, tokens, out.cos, out.sin);
   return out;
 }
@@ -184,9 +127,6 @@ class Walk {
 
   Status Run() {
     HEXPORT_RETURN_IF_ERROR(CheckSamples(samples_, config_.vocab_size));
-    if (options_.every_activation) {
-      HEXPORT_ASSIGN_OR_RETURN(whole_, decoder::BuildDecoder(checkpoint_, {}));
-    }
     HEXPORT_RETURN_IF_ERROR(Embed());
     for (int64_t layer = 0; layer < config_.num_hidden_layers; ++layer) {
       progress_.Update(options_.stage, layer, config_.num_hidden_layers + 1);
@@ -201,10 +141,7 @@ class Walk {
  private:
   Status Embed() {
     const size_t width = static_cast<size_t>(config_.hidden_size);
-    std::string name;
-    for (const Node& node : whole_.graph.nodes) {
-      if (node.op_type == "Gather") name = node.outputs[0];
-    }
+    const std::string name = decoder::ResidualName(config_, 0);
     for (size_t s = 0; s < samples_.size(); ++s) {
       std::vector<float>& hidden = hidden_.emplace_back(samples_[s].size() * width);
       for (size_t t = 0; t < samples_[s].size(); ++t) {
@@ -226,10 +163,7 @@ class Walk {
     options.head = head;
     Part part;
     HEXPORT_ASSIGN_OR_RETURN(part.decoder, decoder::BuildDecoder(checkpoint_, options));
-    if (options_.every_activation) {
-      HEXPORT_RETURN_IF_ERROR(MatchNames(whole_.graph, part));
-      ExposeActivations(part);
-    }
+    if (options_.every_activation) ExposeActivations(part);
     return part;
   }
 
@@ -262,8 +196,7 @@ class Walk {
                const std::string& name, const ort::Tensor& tensor) {
     ActivationView view;
     view.sample = sample;
-    const auto whole = part.whole_names.find(name);
-    view.name = whole == part.whole_names.end() ? name : whole->second;
+    view.name = part.full_names.at(name);
     view.values = tensor.as<float>();
     view.columns = tensor.shape.empty() ? 1 : tensor.shape.back();
     if (const auto found = scores.find(name); found != scores.end()) view.scores = found->second;
@@ -364,7 +297,6 @@ class Walk {
   const WalkOptions& options_;
   const ActivationVisitor& visit_;
   Progress& progress_;
-  DecoderGraph whole_;                      // for names; empty unless every_activation
   std::vector<std::vector<float>> hidden_;  // [tokens, hidden_size] a sample
 };
 

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <gtest/gtest.h>
+#include <unistd.h>
 
 #include <cstring>
 #include <filesystem>
@@ -35,9 +36,9 @@ struct LinearFixture {
     graph.nodes = {{"MatMul", "", "y", {"x", "w"}, {"y"}, {}}};
     graph.initializers = {{"w", DType::kFloat32, {in, out}, {}}};
     decoder.linears = {{"w", "linear", in, out, 1.0, false, 0}};
-    const std::string name = ::testing::UnitTest::GetInstance()->current_test_info()->name();
     const std::filesystem::path path =
-        std::filesystem::path(::testing::TempDir()) / ("hexport_" + name + ".safetensors");
+        std::filesystem::path(::testing::TempDir()) /
+        ("hexport_linear_" + std::to_string(getpid()) + ".safetensors");
     const Status written = QuantizeWeights(checkpoint, decoder, options, path, NullProgress());
     EXPECT_TRUE(written.ok()) << written.ToString();
     Result<std::unique_ptr<WeightStore>> opened = WeightStore::Open(path);
