@@ -2,6 +2,8 @@
 
 #include <algorithm>
 #include <cmath>
+#include <mutex>
+#include <mutex>
 #include <random>
 #include <string_view>
 #include <utility>
@@ -88,9 +90,7 @@ class RotatedCheckpoint : public Checkpoint {
 
   Status ReadRows(const std::string& name, int64_t first_row, std::span<float> out) const override {
     const Place place = PlaceOf(name);
-    if (place.role == Role::kWriter) {
-      return InvalidArgument(name + ": rows of a rotated output cannot be read apart; read the whole tensor");
-    }
+    if (place.role == Role::kWriter) return ReadWriterRows(name, first_row, out);
     HEXPORT_RETURN_IF_ERROR(base_.ReadRows(name == kHead ? head_source_ : name, first_row, out));
     if (place.role != Role::kReader && place.role != Role::kEmbedding) return OkStatus();
     if (place.role == Role::kReader) {
@@ -103,6 +103,27 @@ class RotatedCheckpoint : public Checkpoint {
   }
 
  private:
+  // A row of a rotated output mixes all rows of the stored one: the tensor read last is kept whole.
+  Status ReadWriterRows(const std::string& name, int64_t first_row, std::span<float> out) const {
+    const TensorInfo* info = base_.Find(name);
+    if (info == nullptr) return NotFound(name + ": no such tensor");
+    const std::lock_guard<std::mutex> lock(writer_mutex_);
+    if (writer_name_ != name) {
+      writer_name_.clear();
+      writer_.resize(static_cast<size_t>(NumElements(info->shape)));
+      HEXPORT_RETURN_IF_ERROR(Read(name, writer_));
+      writer_name_ = name;
+    }
+    const size_t columns = static_cast<size_t>(info->shape[1]);
+    const size_t begin = static_cast<size_t>(first_row) * columns;
+    if (first_row < 0 || columns == 0 || out.size() % columns != 0 || begin + out.size() > writer_.size()) {
+      return InvalidArgument(name + ": rows from " + std::to_string(first_row) + " do not lie within " +
+                             ShapeString(info->shape));
+    }
+    std::copy_n(writer_.begin() + static_cast<std::ptrdiff_t>(begin), out.size(), out.begin());
+    return OkStatus();
+  }
+
   // w: [hidden_size, in_features]; every column x becomes R^T x, in strips of columns.
   void RotateColumns(std::span<float> w) const {
     const size_t rows = static_cast<size_t>(config_.hidden_size), columns = w.size() / rows;
@@ -125,6 +146,9 @@ class RotatedCheckpoint : public Checkpoint {
   std::vector<TensorInfo> tensors_;
   ResidualRotation rotation_;
   std::string head_source_;
+  mutable std::mutex writer_mutex_;
+  mutable std::string writer_name_;     // the tensor in writer_; empty: none
+  mutable std::vector<float> writer_;
 };
 
 }  // namespace

@@ -67,6 +67,10 @@ TEST(RotateResidual, ReadersUndoWhatWritersDo) {
   ASSERT_THAT(rotated->Read("model.layers.1.post_attention_layernorm.weight", ones), IsOk());
   EXPECT_EQ(ones, std::vector<float>(hidden, 1.0f));
   EXPECT_NE(d0, d1);
+  std::vector<float> rows(2 * inter);
+  ASSERT_THAT(rotated->ReadRows(down, 3, rows), IsOk());
+  EXPECT_EQ(rows, std::vector<float>(d1.begin() + static_cast<std::ptrdiff_t>(3 * inter),
+                                     d1.begin() + static_cast<std::ptrdiff_t>(5 * inter)));
   for (size_t i = 0; i < inter; i += 5) {
     for (size_t j = 0; j < inter; j += 3) {
       double expected = 0, got = 0;
