@@ -17,9 +17,35 @@ std::optional<int64_t> AsInt64(const json& value) {
   return std::nullopt;
 }
 
+constexpr int kMaxDepth = 100;
+
+// The JSON library's copies and dumps recurse, so deep nesting is refused before it is parsed.
+bool IsTooDeep(std::string_view text) {
+  int depth = 0;
+  bool in_string = false;
+  for (size_t i = 0; i < text.size(); ++i) {
+    const char c = text[i];
+    if (in_string) {
+      if (c == '\\') ++i;
+      if (c == '"') in_string = false;
+    } else if (c == '"') {
+      in_string = true;
+    } else if (c == '[' || c == '{') {
+      if (++depth > kMaxDepth) return true;
+    } else if (c == ']' || c == '}') {
+      --depth;
+    }
+  }
+  return false;
+}
+
 }  // namespace
 
 Result<json> ParseJsonObject(std::string_view text, const std::string& where) {
+  if (IsTooDeep(text)) {
+    return DataLoss(where + ": expected valid JSON nested at most " + std::to_string(kMaxDepth) +
+                    " deep, got more");
+  }
   json parsed = json::parse(text, nullptr, /*allow_exceptions=*/false);
   if (parsed.is_discarded()) {
     return DataLoss(where + ": expected valid JSON, got " + std::to_string(text.size()) +

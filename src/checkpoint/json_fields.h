@@ -11,7 +11,7 @@
 
 namespace hexport::checkpoint {
 
-// Parses text that must hold one JSON object. kDataLoss names `where`.
+// Parses text that must hold one JSON object, nested at most 100 deep. kDataLoss names `where`.
 Result<nlohmann::json> ParseJsonObject(std::string_view text, const std::string& where);
 
 // Fields of one JSON object. A field that is null counts as absent. All errors are kInvalidArgument:
