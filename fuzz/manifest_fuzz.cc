@@ -1,4 +1,5 @@
-// Any bytes as manifest.json: refused with a Status, or accepted and then stable when written and read again.
+// Any bytes as manifest.json: refused with a Status, or accepted and then stable when written and
+// read again.
 #include <cstddef>
 #include <cstdint>
 #include <cstdlib>
