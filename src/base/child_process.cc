@@ -62,7 +62,8 @@ bool OpenPipe(Pipe& pipe) {
   return true;
 }
 
-// The text as a file in memory: no writer that could block or meet SIGPIPE. -1 and errno on failure.
+// The text as a file in memory: no writer that could block or meet SIGPIPE. -1 and errno on
+// failure.
 int OpenStdinText(std::string_view text) {
   const int fd = memfd_create("stdin", MFD_CLOEXEC);
   if (fd < 0) return -1;
@@ -101,8 +102,8 @@ std::vector<char*> Pointers(std::vector<std::string>& texts) {
   return pointers;
 }
 
-// What the child needs between fork and exec, made before the fork: only async-signal-safe calls are
-// allowed there when the parent has threads.
+// What the child needs between fork and exec, made before the fork: only async-signal-safe calls
+// are allowed there when the parent has threads.
 struct Launch {
   char** argv = nullptr;
   char** envp = nullptr;
@@ -170,7 +171,8 @@ class Supervisor {
 };
 
 Status Supervisor::Start() {
-  if (options_.argv.empty()) return InvalidArgument("child process: argv: expected a program, got none");
+  if (options_.argv.empty())
+    return InvalidArgument("child process: argv: expected a program, got none");
   const std::string& program = options_.argv[0];
   std::vector<std::string> arguments = options_.argv;
   std::vector<std::string> environment = MergeEnvironment(options_.environment);
@@ -181,8 +183,13 @@ Status Supervisor::Start() {
   if (in.get() < 0 || !OpenPipe(out_) || !OpenPipe(err_) || !OpenPipe(failure)) {
     return Unavailable(program + ": cannot make its pipes: " + std::strerror(errno));
   }
-  const Launch launch{argv.data(), envp.data(), in.get(), out_.write_end.get(),
-                      err_.write_end.get(), failure.write_end.get(), getpid()};
+  const Launch launch{argv.data(),
+                      envp.data(),
+                      in.get(),
+                      out_.write_end.get(),
+                      err_.write_end.get(),
+                      failure.write_end.get(),
+                      getpid()};
   rss_at_fork_bytes_ = StatusField(launch.parent, "VmRSS:");
   started_ = Clock::now();
   pid_ = fork();
@@ -207,7 +214,7 @@ Status Supervisor::Start() {
 
 bool Supervisor::TryReap(int flags) {
   int status = 0;
-  struct rusage usage {};
+  struct rusage usage{};
   pid_t got = 0;
   do {
     got = wait4(pid_, &status, flags, &usage);
@@ -277,9 +284,10 @@ void Supervisor::SampleMemory() {
 }
 
 int64_t Supervisor::PeakRss() const {
-  // ru_maxrss also counts the moment between fork and exec, when the child has our pages. Above that it
-  // is the child's own; else the samples of its VmHWM are the best there is.
-  if (kernel_peak_bytes_ > rss_at_fork_bytes_ + rss_at_fork_bytes_ / 8 || sampled_peak_bytes_ == 0) {
+  // ru_maxrss also counts the moment between fork and exec, when the child has our pages. Above
+  // that it is the child's own; else the samples of its VmHWM are the best there is.
+  if (kernel_peak_bytes_ > rss_at_fork_bytes_ + rss_at_fork_bytes_ / 8 ||
+      sampled_peak_bytes_ == 0) {
     return kernel_peak_bytes_;
   }
   return sampled_peak_bytes_;
@@ -335,9 +343,12 @@ std::string DescribeExit(const ChildResult& result) {
     case SIGILL:
     case SIGFPE:
     case SIGTRAP:
-    case SIGSYS: return "crashed with signal " + number + " (" + name + ")";
-    case SIGKILL: return "killed by signal " + number + " (" + name + "; likely out of memory)";
-    default: return "killed by signal " + number + " (" + name + ")";
+    case SIGSYS:
+      return "crashed with signal " + number + " (" + name + ")";
+    case SIGKILL:
+      return "killed by signal " + number + " (" + name + "; likely out of memory)";
+    default:
+      return "killed by signal " + number + " (" + name + ")";
   }
 }
 

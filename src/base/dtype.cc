@@ -8,37 +8,55 @@ namespace hexport {
 int DTypeBits(DType dtype) {
   switch (dtype) {
     case DType::kFloat64:
-    case DType::kInt64: return 64;
+    case DType::kInt64:
+      return 64;
     case DType::kFloat32:
-    case DType::kInt32: return 32;
+    case DType::kInt32:
+      return 32;
     case DType::kFloat16:
     case DType::kBFloat16:
     case DType::kInt16:
-    case DType::kUInt16: return 16;
+    case DType::kUInt16:
+      return 16;
     case DType::kInt8:
     case DType::kUInt8:
-    case DType::kBool: return 8;
+    case DType::kBool:
+      return 8;
     case DType::kInt4:
-    case DType::kUInt4: return 4;
+    case DType::kUInt4:
+      return 4;
   }
   return 0;
 }
 
 std::string_view DTypeName(DType dtype) {
   switch (dtype) {
-    case DType::kFloat64: return "float64";
-    case DType::kInt64: return "int64";
-    case DType::kFloat32: return "float32";
-    case DType::kInt32: return "int32";
-    case DType::kFloat16: return "float16";
-    case DType::kBFloat16: return "bfloat16";
-    case DType::kInt16: return "int16";
-    case DType::kUInt16: return "uint16";
-    case DType::kInt8: return "int8";
-    case DType::kUInt8: return "uint8";
-    case DType::kBool: return "bool";
-    case DType::kInt4: return "int4";
-    case DType::kUInt4: return "uint4";
+    case DType::kFloat64:
+      return "float64";
+    case DType::kInt64:
+      return "int64";
+    case DType::kFloat32:
+      return "float32";
+    case DType::kInt32:
+      return "int32";
+    case DType::kFloat16:
+      return "float16";
+    case DType::kBFloat16:
+      return "bfloat16";
+    case DType::kInt16:
+      return "int16";
+    case DType::kUInt16:
+      return "uint16";
+    case DType::kInt8:
+      return "int8";
+    case DType::kUInt8:
+      return "uint8";
+    case DType::kBool:
+      return "bool";
+    case DType::kInt4:
+      return "int4";
+    case DType::kUInt4:
+      return "uint4";
   }
   return "unknown";
 }
@@ -122,7 +140,8 @@ float BFloat16ToFloat(uint16_t bits) {
 uint16_t FloatToBFloat16(float value) {
   const uint32_t bits = std::bit_cast<uint32_t>(value);
   if ((bits & 0x7fffffffu) > 0x7f800000u) {
-    return static_cast<uint16_t>((bits >> 16) | 0x40u);  // quiet: rounding could turn it to infinity
+    return static_cast<uint16_t>((bits >> 16) |
+                                 0x40u);  // quiet: rounding could turn it to infinity
   }
   return static_cast<uint16_t>((bits + 0x7fffu + ((bits >> 16) & 1u)) >> 16);
 }

@@ -9,7 +9,19 @@
 namespace hexport {
 
 enum class DType : uint8_t {
-  kFloat32, kFloat16, kBFloat16, kInt8, kUInt8, kInt16, kUInt16, kInt32, kInt64, kBool, kInt4, kUInt4, kFloat64,
+  kFloat32,
+  kFloat16,
+  kBFloat16,
+  kInt8,
+  kUInt8,
+  kInt16,
+  kUInt16,
+  kInt32,
+  kInt64,
+  kBool,
+  kInt4,
+  kUInt4,
+  kFloat64,
 };
 
 // Bits of one element; int4 and uint4 pack two per byte, low nibble first (ONNX's order).
@@ -21,7 +33,8 @@ std::string_view DTypeName(DType dtype);
 using Shape = std::vector<int64_t>;
 inline constexpr int64_t kDynamicDim = -1;
 
-// Product of dimensions, 1 for a scalar; -1 if a dimension is negative or the product overflows int64.
+// Product of dimensions, 1 for a scalar; -1 if a dimension is negative or the product overflows
+// int64.
 int64_t NumElements(const Shape& shape);
 // Bytes of a tensor, rounded up to whole bytes; -1 as for NumElements.
 int64_t NumBytes(DType dtype, const Shape& shape);

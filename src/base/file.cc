@@ -35,7 +35,7 @@ void SyncDirectory(const fs::path& path) {
 Result<std::string> ReadTextFile(const fs::path& path, size_t max_bytes) {
   const int fd = open(path.c_str(), O_RDONLY | O_CLOEXEC);
   if (fd < 0) return ErrnoStatus(errno, path.string());
-  struct stat info {};
+  struct stat info{};
   int error = fstat(fd, &info) == 0 ? 0 : errno;
   if (error == 0 && S_ISDIR(info.st_mode)) error = EISDIR;
   std::string text;
@@ -107,7 +107,8 @@ Status FileWriter::Write(std::string_view bytes) {
 
 Status FileWriter::PadTo(size_t alignment) {
   static constexpr std::array<std::byte, 4096> kZeros{};
-  if (alignment == 0) return InvalidArgument(path_.string() + ": alignment: expected above 0, got 0");
+  if (alignment == 0)
+    return InvalidArgument(path_.string() + ": alignment: expected above 0, got 0");
   size_t missing = (alignment - offset_ % alignment) % alignment;
   while (missing > 0) {
     const size_t count = std::min(missing, kZeros.size());
@@ -118,7 +119,8 @@ Status FileWriter::PadTo(size_t alignment) {
 }
 
 Status FileWriter::Commit() {
-  if (file_ == nullptr) return FailedPrecondition(path_.string() + ": committed after it was closed");
+  if (file_ == nullptr)
+    return FailedPrecondition(path_.string() + ": committed after it was closed");
   if (std::fflush(file_) != 0) return Fail(errno);
   // EINVAL: the target (a pipe, a device) cannot be synced, and does not need to be.
   if (fsync(fileno(file_)) != 0 && errno != EINVAL) return Fail(errno);
@@ -146,7 +148,8 @@ Result<std::unique_ptr<StagedDirectory>> StagedDirectory::Create(const fs::path&
   const fs::file_status existing = fs::symlink_status(target, error);
   if (fs::exists(existing)) {
     if (!replace) {
-      return FailedPrecondition(target.string() + ": exists already; name another folder or replace it");
+      return FailedPrecondition(target.string() +
+                                ": exists already; name another folder or replace it");
     }
     if (!fs::is_directory(existing)) {
       return FailedPrecondition(target.string() + ": expected a directory to replace, got a file");

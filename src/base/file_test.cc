@@ -55,19 +55,22 @@ TEST(ReadTextFileTest, ReadsWholeFile) {
 }
 
 TEST(ReadTextFileTest, NamesMissingFile) {
-  EXPECT_THAT(ReadTextFile("/no/such/file"), StatusIs(StatusCode::kNotFound, HasSubstr("/no/such/file")));
+  EXPECT_THAT(ReadTextFile("/no/such/file"),
+              StatusIs(StatusCode::kNotFound, HasSubstr("/no/such/file")));
 }
 
 TEST(ReadTextFileTest, RefusesDirectory) {
   const TestDirectory folder;
-  EXPECT_THAT(ReadTextFile(folder.path()), StatusIs(StatusCode::kInvalidArgument, HasSubstr("directory")));
+  EXPECT_THAT(ReadTextFile(folder.path()),
+              StatusIs(StatusCode::kInvalidArgument, HasSubstr("directory")));
 }
 
 TEST(ReadTextFileTest, HoldsTheLimit) {
   const TestDirectory folder;
   Spill(folder / "a", "12345");
   EXPECT_THAT(ReadTextFile(folder / "a", 5), IsOk());
-  EXPECT_THAT(ReadTextFile(folder / "a", 4), StatusIs(StatusCode::kInvalidArgument, HasSubstr("4 bytes")));
+  EXPECT_THAT(ReadTextFile(folder / "a", 4),
+              StatusIs(StatusCode::kInvalidArgument, HasSubstr("4 bytes")));
 }
 
 TEST(ReadTextFileTest, ReportsMissingPermission) {
@@ -126,9 +129,11 @@ TEST(FileWriterTest, FullDiskRemovesTheTemporaryFile) {
   auto writer = FileWriter::Create(folder / "a");
   ASSERT_THAT(writer, IsOk());
   const std::string block(1 << 20, 'x');
-  EXPECT_THAT((*writer)->Write(block), StatusIs(StatusCode::kResourceExhausted, HasSubstr("disk space")));
+  EXPECT_THAT((*writer)->Write(block),
+              StatusIs(StatusCode::kResourceExhausted, HasSubstr("disk space")));
   EXPECT_EQ(folder.CountEntries(), 0u);
-  EXPECT_THAT((*writer)->Write("more"), StatusIs(StatusCode::kFailedPrecondition, HasSubstr("closed")));
+  EXPECT_THAT((*writer)->Write("more"),
+              StatusIs(StatusCode::kFailedPrecondition, HasSubstr("closed")));
 }
 
 TEST(FileWriterTest, FullDiskAtCommitKeepsTheOldFile) {

@@ -13,7 +13,7 @@ namespace hexport {
 Result<std::unique_ptr<MappedFile>> MappedFile::Open(const std::filesystem::path& path) {
   const int fd = open(path.c_str(), O_RDONLY | O_CLOEXEC);
   if (fd < 0) return ErrnoStatus(errno, path.string());
-  struct stat info {};
+  struct stat info{};
   if (fstat(fd, &info) != 0) {
     const int error = errno;
     close(fd);
@@ -46,7 +46,8 @@ MappedFile::~MappedFile() {
 
 void MappedFile::Release(size_t offset, size_t size) const {
   if (offset >= bytes_.size()) return;
-  // Whole pages, rounded outward: a neighbour's page that goes too is read again from the page cache.
+  // Whole pages, rounded outward: a neighbour's page that goes too is read again from the page
+  // cache.
   const auto page = static_cast<size_t>(sysconf(_SC_PAGESIZE));
   const size_t begin = offset / page * page;
   const size_t end = offset + std::min(size, bytes_.size() - offset);

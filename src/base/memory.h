@@ -5,7 +5,8 @@
 
 namespace hexport {
 
-// Highest resident set since start or the last ResetPeakRss(), in bytes (VmHWM of /proc/self/status).
+// Highest resident set since start or the last ResetPeakRss(), in bytes (VmHWM of
+// /proc/self/status).
 int64_t PeakRssBytes();
 // Starts a new measurement (writes 5 to /proc/self/clear_refs); false where the kernel refuses.
 bool ResetPeakRss();

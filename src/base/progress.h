@@ -9,7 +9,8 @@ namespace hexport {
 class Progress {
  public:
   virtual ~Progress() = default;
-  // `done` of `total` steps of `stage` ("calibrate", "compile prompt_ar128_cl512_1_of_1"); total 0 = unknown.
+  // `done` of `total` steps of `stage` ("calibrate", "compile prompt_ar128_cl512_1_of_1"); total 0
+  // = unknown.
   virtual void Update(std::string_view stage, int64_t done, int64_t total) = 0;
   // One line of news worth keeping ("reused weights.data from an earlier run").
   virtual void Note(std::string_view line) = 0;

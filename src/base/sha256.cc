@@ -17,8 +17,8 @@ struct Sha256::Impl {
 
 Sha256::Sha256() : impl_(std::make_unique<Impl>()) {
   impl_->context = EVP_MD_CTX_new();
-  impl_->good = impl_->context != nullptr &&
-                EVP_DigestInit_ex(impl_->context, EVP_sha256(), nullptr) == 1;
+  impl_->good =
+      impl_->context != nullptr && EVP_DigestInit_ex(impl_->context, EVP_sha256(), nullptr) == 1;
 }
 
 Sha256::~Sha256() { EVP_MD_CTX_free(impl_->context); }

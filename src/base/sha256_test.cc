@@ -46,12 +46,14 @@ TEST(Sha256Test, HashesAFileLongerThanTheBuffer) {
 }
 
 TEST(Sha256Test, NamesMissingFile) {
-  EXPECT_THAT(Sha256File("/no/such/file"), StatusIs(StatusCode::kNotFound, HasSubstr("/no/such/file")));
+  EXPECT_THAT(Sha256File("/no/such/file"),
+              StatusIs(StatusCode::kNotFound, HasSubstr("/no/such/file")));
 }
 
 TEST(Sha256Test, ReportsADirectory) {
   const TestDirectory folder;
-  EXPECT_THAT(Sha256File(folder.path()), StatusIs(StatusCode::kInvalidArgument, HasSubstr("directory")));
+  EXPECT_THAT(Sha256File(folder.path()),
+              StatusIs(StatusCode::kInvalidArgument, HasSubstr("directory")));
 }
 
 }  // namespace

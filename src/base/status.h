@@ -1,7 +1,8 @@
 // Status and Result<T>: how every fallible function of hexport reports failure.
 //
-// No exception crosses a library's edge; third-party throws are caught in their adapter. A message says
-// where, what was expected, what was found, and what to do. Callers prepend context; only apps print.
+// No exception crosses a library's edge; third-party throws are caught in their adapter. A message
+// says where, what was expected, what was found, and what to do. Callers prepend context; only apps
+// print.
 #pragma once
 
 #include <cstdint>
@@ -16,9 +17,9 @@ namespace hexport {
 enum class StatusCode : int32_t {
   kOk = 0,
   kCancelled = 1,
-  kInvalidArgument = 3,     // bad input or options
+  kInvalidArgument = 3,  // bad input or options
   kDeadlineExceeded = 4,
-  kNotFound = 5,            // a file or tensor that should be there is not
+  kNotFound = 5,  // a file or tensor that should be there is not
   kPermissionDenied = 7,
   kResourceExhausted = 8,   // memory, disk, context length
   kFailedPrecondition = 9,  // right call, wrong state (output exists, wrong SoC)
@@ -51,19 +52,27 @@ class [[nodiscard]] Status {
 };
 
 inline Status OkStatus() { return Status(); }
-inline Status InvalidArgument(std::string m) { return {StatusCode::kInvalidArgument, std::move(m)}; }
+inline Status InvalidArgument(std::string m) {
+  return {StatusCode::kInvalidArgument, std::move(m)};
+}
 inline Status NotFound(std::string m) { return {StatusCode::kNotFound, std::move(m)}; }
-inline Status PermissionDenied(std::string m) { return {StatusCode::kPermissionDenied, std::move(m)}; }
-inline Status ResourceExhausted(std::string m) { return {StatusCode::kResourceExhausted, std::move(m)}; }
-inline Status FailedPrecondition(std::string m) { return {StatusCode::kFailedPrecondition, std::move(m)}; }
+inline Status PermissionDenied(std::string m) {
+  return {StatusCode::kPermissionDenied, std::move(m)};
+}
+inline Status ResourceExhausted(std::string m) {
+  return {StatusCode::kResourceExhausted, std::move(m)};
+}
+inline Status FailedPrecondition(std::string m) {
+  return {StatusCode::kFailedPrecondition, std::move(m)};
+}
 inline Status Unimplemented(std::string m) { return {StatusCode::kUnimplemented, std::move(m)}; }
 inline Status Internal(std::string m) { return {StatusCode::kInternal, std::move(m)}; }
 inline Status Unavailable(std::string m) { return {StatusCode::kUnavailable, std::move(m)}; }
 inline Status DataLoss(std::string m) { return {StatusCode::kDataLoss, std::move(m)}; }
 inline Status Cancelled(std::string m) { return {StatusCode::kCancelled, std::move(m)}; }
 
-// kPermissionDenied, kNotFound, kResourceExhausted (ENOSPC, EDQUOT, EFBIG, ENOMEM) or kInternal from an errno
-// value; message "context: strerror".
+// kPermissionDenied, kNotFound, kResourceExhausted (ENOSPC, EDQUOT, EFBIG, ENOMEM) or kInternal
+// from an errno value; message "context: strerror".
 Status ErrnoStatus(int error, std::string_view context);
 
 // A value or the Status that says why there is none. Reading the value of a failed Result is a
@@ -71,8 +80,8 @@ Status ErrnoStatus(int error, std::string_view context);
 template <typename T>
 class [[nodiscard]] Result {
  public:
-  Result(T value) : value_(std::move(value)) {}                 // NOLINT(google-explicit-constructor)
-  Result(Status status) : status_(std::move(status)) {          // NOLINT(google-explicit-constructor)
+  Result(T value) : value_(std::move(value)) {}         // NOLINT(google-explicit-constructor)
+  Result(Status status) : status_(std::move(status)) {  // NOLINT(google-explicit-constructor)
     if (status_.ok()) status_ = Internal("Result built from an OK status without a value");
   }
   bool ok() const { return value_.has_value(); }
@@ -103,8 +112,8 @@ void Result<T>::Checked() const {
 
 #define HEXPORT_CONCAT_INNER(a, b) a##b
 #define HEXPORT_CONCAT(a, b) HEXPORT_CONCAT_INNER(a, b)
-#define HEXPORT_RETURN_IF_ERROR(expr)                          \
-  do {                                                         \
+#define HEXPORT_RETURN_IF_ERROR(expr)                                                           \
+  do {                                                                                          \
     if (::hexport::Status hexport_status = (expr); !hexport_status.ok()) return hexport_status; \
   } while (false)
 #define HEXPORT_ASSIGN_OR_RETURN(lhs, expr) \

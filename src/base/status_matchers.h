@@ -11,7 +11,9 @@ namespace hexport::testing {
 
 inline const Status& StatusOf(const Status& status) { return status; }
 template <typename T>
-const Status& StatusOf(const Result<T>& result) { return result.status(); }
+const Status& StatusOf(const Result<T>& result) {
+  return result.status();
+}
 
 MATCHER(IsOk, "is OK") {
   *result_listener << StatusOf(arg).ToString();

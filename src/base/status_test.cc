@@ -52,7 +52,8 @@ TEST(ResultTest, HoldsMoveOnlyValues) {
 }
 
 TEST(ResultTest, OkStatusWithoutValueIsAnInternalError) {
-  EXPECT_THAT(Result<int>(OkStatus()), StatusIs(StatusCode::kInternal, HasSubstr("without a value")));
+  EXPECT_THAT(Result<int>(OkStatus()),
+              StatusIs(StatusCode::kInternal, HasSubstr("without a value")));
 }
 
 TEST(ResultDeathTest, ReadingAFailedResultEndsTheProcess) {

@@ -77,9 +77,9 @@ void WidenQ8_0(const std::byte* block, float* out) {
 
 // Blocks of 256.
 
-// Six-bit scale and minimum of sub-block j (0..7), packed in 12 bytes: the first four have theirs in the
-// low six bits of bytes j and j + 4; the last four have low nibbles in bytes j + 4 and the two high bits
-// above those of the first four.
+// Six-bit scale and minimum of sub-block j (0..7), packed in 12 bytes: the first four have theirs
+// in the low six bits of bytes j and j + 4; the last four have low nibbles in bytes j + 4 and the
+// two high bits above those of the first four.
 struct ScaleMin {
   float scale, minimum;
 };
@@ -92,8 +92,8 @@ ScaleMin UnpackScaleMin(const std::byte* packed, int j) {
           static_cast<float>((both >> 4) | (U8(packed + j) >> 6) << 4)};
 }
 
-// d f16, dmin f16, scales[12], codes[128]; sub-blocks 2g and 2g + 1 are the low and high nibbles of codes
-// [32g, 32g + 32); value = d scale q - dmin minimum.
+// d f16, dmin f16, scales[12], codes[128]; sub-blocks 2g and 2g + 1 are the low and high nibbles of
+// codes [32g, 32g + 32); value = d scale q - dmin minimum.
 void WidenQ4_K(const std::byte* block, float* out) {
   const float d = F16(block);
   const float dmin = F16(block + 2);
@@ -121,16 +121,15 @@ void WidenQ5_K(const std::byte* block, float* out) {
     const std::byte* codes = block + 48 + 32 * (sub / 2);
     const int shift = 4 * (sub % 2);
     for (int j = 0; j < 32; ++j) {
-      const uint32_t code =
-          ((U8(codes + j) >> shift) & 15) | ((U8(high + j) >> sub) & 1) << 4;
+      const uint32_t code = ((U8(codes + j) >> shift) & 15) | ((U8(high + j) >> sub) & 1) << 4;
       out[32 * sub + j] = scale * static_cast<float>(code) - minimum;
     }
   }
 }
 
-// low nibbles[128], high pairs of bits[64], scales i8[16], d f16. Each half of 128 values has four runs of
-// 32: run r takes nibble r / 2 of low byte 32 (r % 2) + j and bit pair r of high byte j; one scale for
-// every 16 values; value = d scale (q - 32).
+// low nibbles[128], high pairs of bits[64], scales i8[16], d f16. Each half of 128 values has four
+// runs of 32: run r takes nibble r / 2 of low byte 32 (r % 2) + j and bit pair r of high byte j;
+// one scale for every 16 values; value = d scale (q - 32).
 void WidenQ6_K(const std::byte* block, float* out) {
   const float d = F16(block + 208);
   for (int half = 0; half < 2; ++half) {
@@ -185,7 +184,8 @@ const BlockFormat* FindBlockFormat(std::string_view name) {
 
 Status Widen(const BlockFormat& format, std::span<const std::byte> bytes, std::span<float> out) {
   if (format.widen == nullptr) {
-    return Unimplemented("tensor type " + std::string(format.name) + ": expected a float type, Q4_0, "
+    return Unimplemented("tensor type " + std::string(format.name) +
+                         ": expected a float type, Q4_0, "
                          "Q4_1, Q5_0, Q5_1, Q8_0, Q4_K, Q5_K or Q6_K");
   }
   const auto block_bytes = static_cast<size_t>(format.bytes);

@@ -1,5 +1,6 @@
-// Storage formats of weights, from plain floats to ggml's quantized blocks, and their widening to float32.
-// Format facts: https://github.com/ggml-org/ggml (docs/gguf.md, struct block_* of ggml-common.h).
+// Storage formats of weights, from plain floats to ggml's quantized blocks, and their widening to
+// float32. Format facts: https://github.com/ggml-org/ggml (docs/gguf.md, struct block_* of
+// ggml-common.h).
 #pragma once
 
 #include <cstddef>
@@ -16,7 +17,8 @@ struct BlockFormat {
   std::string_view name;  // "Q4_1", "F32", "BF16", ...
   uint32_t id = 0;
   int64_t elements = 1, bytes = 0;
-  // Widens one block: block[bytes] -> out[elements]. Null: the size is known, the values are not supported.
+  // Widens one block: block[bytes] -> out[elements]. Null: the size is known, the values are not
+  // supported.
   void (*widen)(const std::byte* block, float* out) = nullptr;
 };
 
@@ -24,8 +26,8 @@ struct BlockFormat {
 const BlockFormat* FindBlockFormat(uint32_t id);
 const BlockFormat* FindBlockFormat(std::string_view name);
 
-// Widens whole blocks. kInvalidArgument when `bytes` and `out` are not the same number of whole blocks;
-// kUnimplemented when format.widen is null.
+// Widens whole blocks. kInvalidArgument when `bytes` and `out` are not the same number of whole
+// blocks; kUnimplemented when format.widen is null.
 Status Widen(const BlockFormat& format, std::span<const std::byte> bytes, std::span<float> out);
 
 }  // namespace hexport::checkpoint

@@ -20,7 +20,8 @@ using ::hexport::testing::Slurp;
 using ::hexport::testing::StatusIs;
 using ::testing::HasSubstr;
 
-const std::filesystem::path kBlocks = std::filesystem::path(HEXPORT_TEST_DATA) / "checkpoint/blocks";
+const std::filesystem::path kBlocks =
+    std::filesystem::path(HEXPORT_TEST_DATA) / "checkpoint/blocks";
 
 class QuantizedBlockTest : public ::testing::TestWithParam<const char*> {};
 

@@ -14,16 +14,17 @@
 namespace hexport {
 
 struct TensorInfo {
-  std::string name;          // Hugging Face's, whatever the source: "model.layers.0.self_attn.q_proj.weight"
-  Shape shape;               // [out_features, in_features] for linear layers
+  std::string
+      name;     // Hugging Face's, whatever the source: "model.layers.0.self_attn.q_proj.weight"
+  Shape shape;  // [out_features, in_features] for linear layers
   std::string stored_dtype;  // "BF16", "Q4_1", ...
 };
 
 // What a template or tokenizer needs, as text, whatever the source.
 struct TextAssets {
-  std::string tokenizer_json;   // Hugging Face tokenizer.json; rebuilt from GGUF metadata
-  std::string chat_template;    // Jinja source; empty: the checkpoint has none
-  std::string bos_token;        // texts; empty: none
+  std::string tokenizer_json;  // Hugging Face tokenizer.json; rebuilt from GGUF metadata
+  std::string chat_template;   // Jinja source; empty: the checkpoint has none
+  std::string bos_token;       // texts; empty: none
   std::string eos_token;
   bool add_bos_token = false;
 };
@@ -34,8 +35,8 @@ class Checkpoint {
   // `path`: a .gguf file, a .safetensors file beside config.json, or a folder with config.json.
   // Checks every header against the file: offsets, sizes, dtypes, and that every tensor that the
   // architecture needs is there with the right shape.
-  // Errors: kNotFound (path, shard, tensor: named), kDataLoss (truncated or lying header, with byte offset,
-  // expected and got), kUnimplemented (architecture, tensor type), kInvalidArgument.
+  // Errors: kNotFound (path, shard, tensor: named), kDataLoss (truncated or lying header, with byte
+  // offset, expected and got), kUnimplemented (architecture, tensor type), kInvalidArgument.
   static Result<std::unique_ptr<Checkpoint>> Open(const std::filesystem::path& path);
   virtual ~Checkpoint() = default;
 
@@ -47,9 +48,12 @@ class Checkpoint {
   // restored). `out` must hold exactly NumElements(shape). The pages read are released afterwards.
   // Errors: kNotFound, kInvalidArgument (wrong size of `out`).
   virtual Status Read(const std::string& name, std::span<float> out) const = 0;
-  // Rows [first_row, first_row + out.size()/columns) of a 2-D tensor; for embeddings. Errors as Read.
-  virtual Status ReadRows(const std::string& name, int64_t first_row, std::span<float> out) const = 0;
-  // Errors: kNotFound when there is no tokenizer; kUnimplemented for an unknown tokenizer.ggml.pre or model.
+  // Rows [first_row, first_row + out.size()/columns) of a 2-D tensor; for embeddings. Errors as
+  // Read.
+  virtual Status ReadRows(const std::string& name, int64_t first_row,
+                          std::span<float> out) const = 0;
+  // Errors: kNotFound when there is no tokenizer; kUnimplemented for an unknown tokenizer.ggml.pre
+  // or model.
   virtual Result<TextAssets> Text() const = 0;
   // Files the checkpoint consists of, in a stable order; for hashing.
   virtual std::vector<std::filesystem::path> Files() const = 0;

@@ -42,8 +42,9 @@ struct Pair {
   fs::path folder, file;
 };
 
-// The same weights from a Hugging Face folder and from a GGUF file made of it: equal, for llama only when
-// the interleaved rows (and biases) of q and k are put back, for qwen only when they are left alone.
+// The same weights from a Hugging Face folder and from a GGUF file made of it: equal, for llama
+// only when the interleaved rows (and biases) of q and k are put back, for qwen only when they are
+// left alone.
 class SameModelTest : public ::testing::TestWithParam<Pair> {};
 
 TEST_P(SameModelTest, GgufEqualsHuggingFace) {
@@ -83,13 +84,13 @@ TEST_P(SameModelTest, ConfigsAgree) {
   EXPECT_EQ(a.eos_token_ids, b.eos_token_ids);
 }
 
-INSTANTIATE_TEST_SUITE_P(
-    Models, SameModelTest,
-    ::testing::Values(Pair{"llama", kTiny / "llama", kData / "llama.gguf"},
-                      Pair{"llama_bias", kData / "llama_bias", kData / "llama_bias.gguf"},
-                      Pair{"qwen2", kTiny / "qwen2", kData / "qwen2.gguf"},
-                      Pair{"qwen3", kTiny / "qwen3", kData / "qwen3.gguf"}),
-    [](const auto& info) { return info.param.name; });
+INSTANTIATE_TEST_SUITE_P(Models, SameModelTest,
+                         ::testing::Values(Pair{"llama", kTiny / "llama", kData / "llama.gguf"},
+                                           Pair{"llama_bias", kData / "llama_bias",
+                                                kData / "llama_bias.gguf"},
+                                           Pair{"qwen2", kTiny / "qwen2", kData / "qwen2.gguf"},
+                                           Pair{"qwen3", kTiny / "qwen3", kData / "qwen3.gguf"}),
+                         [](const auto& info) { return info.param.name; });
 
 TEST(CheckpointTest, RowsOfInterleavedTensorsAreThoseOfRead) {
   const auto file = Checkpoint::Open(kData / "llama.gguf");
@@ -101,7 +102,8 @@ TEST(CheckpointTest, RowsOfInterleavedTensorsAreThoseOfRead) {
     const int64_t rows = std::min<int64_t>(3, 16 - first);
     std::vector<float> some(static_cast<size_t>(rows * 32));
     ASSERT_THAT((*file)->ReadRows(name, first, some), IsOk());
-    EXPECT_EQ(some, std::vector<float>(all.begin() + first * 32, all.begin() + (first + rows) * 32));
+    EXPECT_EQ(some,
+              std::vector<float>(all.begin() + first * 32, all.begin() + (first + rows) * 32));
   }
 }
 
@@ -142,10 +144,10 @@ TEST(CheckpointTest, NamesEveryFileOfAFolder) {
   ASSERT_THAT(sharded, IsOk());
   std::vector<std::string> names;
   for (const fs::path& file : (*sharded)->Files()) names.push_back(file.filename());
-  EXPECT_THAT(names, ElementsAre("config.json", "generation_config.json", "tokenizer.json",
-                                 "tokenizer_config.json", "model.safetensors.index.json",
-                                 "model-00001-of-00002.safetensors",
-                                 "model-00002-of-00002.safetensors"));
+  EXPECT_THAT(names,
+              ElementsAre("config.json", "generation_config.json", "tokenizer.json",
+                          "tokenizer_config.json", "model.safetensors.index.json",
+                          "model-00001-of-00002.safetensors", "model-00002-of-00002.safetensors"));
 }
 
 TEST(CheckpointTest, OpensASafetensorsFileBesideItsConfig) {
@@ -177,8 +179,10 @@ TEST(CheckpointTest, ReadNamesUnknownTensorsAndWrongSizes) {
 
 TEST(CheckpointTest, RefusesPathsThatAreNoCheckpoint) {
   const TestDirectory folder;
-  EXPECT_THAT(Checkpoint::Open(folder / "none"), StatusIs(StatusCode::kNotFound, HasSubstr("none")));
-  EXPECT_THAT(Checkpoint::Open(folder.path()), StatusIs(StatusCode::kNotFound, HasSubstr("config.json")));
+  EXPECT_THAT(Checkpoint::Open(folder / "none"),
+              StatusIs(StatusCode::kNotFound, HasSubstr("none")));
+  EXPECT_THAT(Checkpoint::Open(folder.path()),
+              StatusIs(StatusCode::kNotFound, HasSubstr("config.json")));
   Spill(folder / "model.bin", "x");
   EXPECT_THAT(Checkpoint::Open(folder / "model.bin"),
               StatusIs(StatusCode::kInvalidArgument, HasSubstr("model.bin")));

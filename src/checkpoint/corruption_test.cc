@@ -1,5 +1,5 @@
-// Broken checkpoints on disk: every one must be refused with a status that names the file, never a crash
-// (run under the asan preset too).
+// Broken checkpoints on disk: every one must be refused with a status that names the file, never a
+// crash (run under the asan preset too).
 #include <gtest/gtest.h>
 
 #include <cstring>
@@ -69,7 +69,8 @@ TEST_P(TruncatedGgufTest, IsDataLossAtEveryLength) {
   const fs::path path = folder / "cut.gguf";
   for (const size_t size : CutPoints(whole.size() - 31)) {  // up to 31 bytes pad the last tensor
     Spill(path, whole.substr(0, size));
-    EXPECT_THAT(Checkpoint::Open(path), StatusIs(StatusCode::kDataLoss, HasSubstr("cut.gguf@"))) << size;
+    EXPECT_THAT(Checkpoint::Open(path), StatusIs(StatusCode::kDataLoss, HasSubstr("cut.gguf@")))
+        << size;
   }
 }
 
@@ -107,10 +108,11 @@ TEST(TruncatedSafetensorsTest, NamesTheShardAndByteCounts) {
   const FolderCopy model(kData / "qwen2_sharded");
   const std::string whole = Slurp(model / kShard2);
   Spill(model / kShard2, whole.substr(0, whole.size() - 100));
-  EXPECT_THAT(Checkpoint::Open(model.path()),
-              StatusIs(StatusCode::kDataLoss,
-                       AllOf(HasSubstr(kShard2), HasSubstr("expected " + std::to_string(whole.size())),
-                             HasSubstr("got " + std::to_string(whole.size() - 100)))));
+  EXPECT_THAT(
+      Checkpoint::Open(model.path()),
+      StatusIs(StatusCode::kDataLoss,
+               AllOf(HasSubstr(kShard2), HasSubstr("expected " + std::to_string(whole.size())),
+                     HasSubstr("got " + std::to_string(whole.size() - 100)))));
 }
 
 TEST(CorruptSafetensorsTest, FlippedHeaderBitsNeverCrash) {
@@ -135,7 +137,8 @@ TEST(CorruptJsonTest, TruncatedFilesAreRefusedAtEveryLength) {
     const std::string whole = Slurp(model / name);
     for (const size_t size : CutPoints(whole.size() - 2)) {  // a last newline may go
       Spill(model / name, whole.substr(0, size));
-      if (size == 0 && std::string_view(name) == "generation_config.json") continue;  // as if absent
+      if (size == 0 && std::string_view(name) == "generation_config.json")
+        continue;  // as if absent
       EXPECT_THAT(Checkpoint::Open(model.path()), StatusIs(StatusCode::kDataLoss, HasSubstr(name)))
           << name << " " << size;
     }
@@ -146,7 +149,8 @@ TEST(CorruptJsonTest, TruncatedTokenizerIsRefusedByText) {
   const FolderCopy model(kData / "qwen2_sharded");
   const std::string whole = Slurp(model / "tokenizer.json");
   Spill(model / "tokenizer.json", whole.substr(0, 50));
-  EXPECT_THAT(OpenAndReadAll(model.path()), StatusIs(StatusCode::kDataLoss, HasSubstr("tokenizer.json")));
+  EXPECT_THAT(OpenAndReadAll(model.path()),
+              StatusIs(StatusCode::kDataLoss, HasSubstr("tokenizer.json")));
 }
 
 TEST(MissingPartTest, NamesTheMissingShard) {
@@ -169,8 +173,9 @@ TEST(MissingPartTest, NamesATensorThatTheIndexPromises) {
   ASSERT_NE(at, std::string::npos);
   index.replace(at, 19, "\"model.norm.wEight\"");
   Spill(model / kIndex, index);
-  EXPECT_THAT(Checkpoint::Open(model.path()),
-              StatusIs(StatusCode::kNotFound, AllOf(HasSubstr("model.norm.wEight"), HasSubstr(kShard2))));
+  EXPECT_THAT(
+      Checkpoint::Open(model.path()),
+      StatusIs(StatusCode::kNotFound, AllOf(HasSubstr("model.norm.wEight"), HasSubstr(kShard2))));
 }
 
 TEST(MissingPartTest, DoesNotLeaveTheFolder) {
@@ -205,7 +210,8 @@ TEST(MissingPartTest, NamesEveryMissingTensor) {
       ASSERT_THAT((*writer)->Append((*source)->Bytes(entry)), IsOk());
     }
     ASSERT_THAT((*writer)->Commit(), IsOk());
-    EXPECT_THAT(Checkpoint::Open(model.path()), StatusIs(StatusCode::kNotFound, HasSubstr(missing.name)));
+    EXPECT_THAT(Checkpoint::Open(model.path()),
+                StatusIs(StatusCode::kNotFound, HasSubstr(missing.name)));
   }
 }
 
@@ -228,7 +234,8 @@ TEST(LyingConfigTest, NamesAnUnsupportedStorageType) {
   ASSERT_NE(at, std::string::npos);
   whole.replace(at, 5, "\"I32\"");
   Spill(model / "model.safetensors", whole);
-  EXPECT_THAT(Checkpoint::Open(model.path()), StatusIs(StatusCode::kUnimplemented, HasSubstr("I32")));
+  EXPECT_THAT(Checkpoint::Open(model.path()),
+              StatusIs(StatusCode::kUnimplemented, HasSubstr("I32")));
 }
 
 TEST(LyingConfigTest, NamesAnUnknownArchitecture) {
@@ -236,7 +243,8 @@ TEST(LyingConfigTest, NamesAnUnknownArchitecture) {
   std::string config = Slurp(model / "config.json");
   config.replace(config.find("\"llama\""), 7, "\"mamba\"");
   Spill(model / "config.json", config);
-  EXPECT_THAT(Checkpoint::Open(model.path()), StatusIs(StatusCode::kUnimplemented, HasSubstr("mamba")));
+  EXPECT_THAT(Checkpoint::Open(model.path()),
+              StatusIs(StatusCode::kUnimplemented, HasSubstr("mamba")));
 }
 
 }  // namespace

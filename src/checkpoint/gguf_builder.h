@@ -66,8 +66,8 @@ class GgufBuilder {
     data_ += data;
     return *this;
   }
-  GgufBuilder& TensorAt(std::string_view name, const std::vector<uint64_t>& dimensions, uint32_t type,
-                        uint64_t offset) {
+  GgufBuilder& TensorAt(std::string_view name, const std::vector<uint64_t>& dimensions,
+                        uint32_t type, uint64_t offset) {
     AppendString(table_, name);
     Append(table_, static_cast<uint32_t>(dimensions.size()));
     for (const uint64_t dimension : dimensions) Append(table_, dimension);

@@ -9,7 +9,8 @@
 namespace hexport::checkpoint {
 namespace {
 
-// llama.cpp's converter interleaves the rows of llama's q and k (weights and biases), and only llama's.
+// llama.cpp's converter interleaves the rows of llama's q and k (weights and biases), and only
+// llama's.
 int64_t InterleavedHeads(const ModelConfig& config, const std::string& name) {
   if (config.architecture != "llama") return 0;
   if (name.find(".self_attn.q_proj.") != std::string::npos) return config.num_attention_heads;

@@ -17,9 +17,9 @@ constexpr uint64_t kMaxAlignment = 1 << 20;
 constexpr uint64_t kMaxDimensions = 4;
 constexpr uint64_t kMaxNameBytes = 1024;
 constexpr int kMaxArrayDepth = 4;
-constexpr uint64_t kMaxArrayCount = 1 << 24;            // four times the largest vocabulary allowed
-constexpr uint64_t kSmallestMetadata = 8 + 4 + 1;          // empty key, type, one byte
-constexpr uint64_t kSmallestTensor = 8 + 4 + 4 + 8;        // empty name, no dimension, type, offset
+constexpr uint64_t kMaxArrayCount = 1 << 24;         // four times the largest vocabulary allowed
+constexpr uint64_t kSmallestMetadata = 8 + 4 + 1;    // empty key, type, one byte
+constexpr uint64_t kSmallestTensor = 8 + 4 + 4 + 8;  // empty name, no dimension, type, offset
 // The double with the same shortest decimal text as the float.
 double Decimal(float value) {
   char text[32];
@@ -34,17 +34,22 @@ uint64_t FixedBytes(GgufType type) {
   switch (type) {
     case GgufType::kUint8:
     case GgufType::kInt8:
-    case GgufType::kBool: return 1;
+    case GgufType::kBool:
+      return 1;
     case GgufType::kUint16:
-    case GgufType::kInt16: return 2;
+    case GgufType::kInt16:
+      return 2;
     case GgufType::kUint32:
     case GgufType::kInt32:
-    case GgufType::kFloat32: return 4;
+    case GgufType::kFloat32:
+      return 4;
     case GgufType::kUint64:
     case GgufType::kInt64:
-    case GgufType::kFloat64: return 8;
+    case GgufType::kFloat64:
+      return 8;
     case GgufType::kString:
-    case GgufType::kArray: return 0;
+    case GgufType::kArray:
+      return 0;
   }
   return 0;
 }
@@ -83,7 +88,8 @@ class Cursor {
   }
 
   // A count of things that take at least `smallest` bytes each.
-  Status CheckCount(uint64_t offset, std::string_view what, uint64_t count, uint64_t smallest) const {
+  Status CheckCount(uint64_t offset, std::string_view what, uint64_t count,
+                    uint64_t smallest) const {
     if (count <= left() / smallest) return OkStatus();
     return Error(offset, std::string(what) + ": expected at most " +
                              std::to_string(left() / smallest) + " in the rest of the file, got " +
@@ -105,8 +111,8 @@ Result<GgufType> ReadType(Cursor& cursor, std::string_view key) {
   const uint64_t offset = cursor.position();
   HEXPORT_ASSIGN_OR_RETURN(const uint32_t type, cursor.Read<uint32_t>("value type"));
   if (type > static_cast<uint32_t>(GgufType::kFloat64)) {
-    return cursor.Error(offset, std::string(key) + ": value type: expected 0 to 12, got " +
-                                    std::to_string(type));
+    return cursor.Error(
+        offset, std::string(key) + ": value type: expected 0 to 12, got " + std::to_string(type));
   }
   return static_cast<GgufType>(type);
 }
@@ -121,13 +127,20 @@ Result<GgufValue> ReadInteger(Cursor& cursor, std::string_view key) {
 Result<GgufValue> ReadScalar(Cursor& cursor, GgufType type, std::string_view key) {
   const uint64_t offset = cursor.position();
   switch (type) {
-    case GgufType::kUint8: return ReadInteger<uint8_t>(cursor, key);
-    case GgufType::kInt8: return ReadInteger<int8_t>(cursor, key);
-    case GgufType::kUint16: return ReadInteger<uint16_t>(cursor, key);
-    case GgufType::kInt16: return ReadInteger<int16_t>(cursor, key);
-    case GgufType::kUint32: return ReadInteger<uint32_t>(cursor, key);
-    case GgufType::kInt32: return ReadInteger<int32_t>(cursor, key);
-    case GgufType::kInt64: return ReadInteger<int64_t>(cursor, key);
+    case GgufType::kUint8:
+      return ReadInteger<uint8_t>(cursor, key);
+    case GgufType::kInt8:
+      return ReadInteger<int8_t>(cursor, key);
+    case GgufType::kUint16:
+      return ReadInteger<uint16_t>(cursor, key);
+    case GgufType::kInt16:
+      return ReadInteger<int16_t>(cursor, key);
+    case GgufType::kUint32:
+      return ReadInteger<uint32_t>(cursor, key);
+    case GgufType::kInt32:
+      return ReadInteger<int32_t>(cursor, key);
+    case GgufType::kInt64:
+      return ReadInteger<int64_t>(cursor, key);
     case GgufType::kUint64: {
       HEXPORT_ASSIGN_OR_RETURN(const uint64_t value, cursor.Read<uint64_t>(key));
       return GgufValue(value);
@@ -143,8 +156,8 @@ Result<GgufValue> ReadScalar(Cursor& cursor, GgufType type, std::string_view key
     case GgufType::kBool: {
       HEXPORT_ASSIGN_OR_RETURN(const uint8_t value, cursor.Read<uint8_t>(key));
       if (value > 1) {
-        return cursor.Error(offset, std::string(key) + ": bool: expected 0 or 1, got " +
-                                        std::to_string(value));
+        return cursor.Error(
+            offset, std::string(key) + ": bool: expected 0 or 1, got " + std::to_string(value));
       }
       return GgufValue(value == 1);
     }
@@ -152,7 +165,8 @@ Result<GgufValue> ReadScalar(Cursor& cursor, GgufType type, std::string_view key
       HEXPORT_ASSIGN_OR_RETURN(const std::string_view value, cursor.ReadString(key));
       return GgufValue(value);
     }
-    case GgufType::kArray: break;
+    case GgufType::kArray:
+      break;
   }
   return Internal("gguf: an array is not a scalar");
 }
@@ -198,8 +212,8 @@ Status ReadMetadata(Cursor& cursor, uint64_t count, GgufContents& contents) {
     const uint64_t offset = cursor.position();
     HEXPORT_ASSIGN_OR_RETURN(const std::string_view key, cursor.ReadString("metadata key"));
     if (key.size() > kMaxNameBytes) {
-      return cursor.Error(offset, "metadata key: expected at most 1024 bytes, got " +
-                                      std::to_string(key.size()));
+      return cursor.Error(
+          offset, "metadata key: expected at most 1024 bytes, got " + std::to_string(key.size()));
     }
     HEXPORT_ASSIGN_OR_RETURN(const GgufType type, ReadType(cursor, key));
     GgufValue value;
@@ -209,7 +223,8 @@ Status ReadMetadata(Cursor& cursor, uint64_t count, GgufContents& contents) {
       HEXPORT_ASSIGN_OR_RETURN(value, ReadScalar(cursor, type, key));
     }
     if (!contents.metadata.emplace(key, std::move(value)).second) {
-      return cursor.Error(offset, "metadata: expected every key once, got again " + std::string(key));
+      return cursor.Error(offset,
+                          "metadata: expected every key once, got again " + std::string(key));
     }
   }
   return OkStatus();
@@ -227,7 +242,8 @@ Status ReadTensor(Cursor& cursor, const std::string& where, GgufTensor& tensor) 
   const uint64_t offset = cursor.position();
   HEXPORT_ASSIGN_OR_RETURN(const uint32_t rank, cursor.Read<uint32_t>("dimension count"));
   if (rank > kMaxDimensions) {
-    return cursor.Error(offset, name + ": dimensions: expected at most 4, got " + std::to_string(rank));
+    return cursor.Error(offset,
+                        name + ": dimensions: expected at most 4, got " + std::to_string(rank));
   }
   for (uint32_t i = 0; i < rank; ++i) {
     HEXPORT_ASSIGN_OR_RETURN(const uint64_t size, cursor.Read<uint64_t>("dimension"));
@@ -235,7 +251,8 @@ Status ReadTensor(Cursor& cursor, const std::string& where, GgufTensor& tensor) 
                         size > uint64_t{INT64_MAX} ? -1 : static_cast<int64_t>(size));
   }
   const int64_t count = NumElements(tensor.shape);
-  if (count < 0) return cursor.Error(offset, name + ": expected a shape below 2^63 values, got more");
+  if (count < 0)
+    return cursor.Error(offset, name + ": expected a shape below 2^63 values, got more");
   const uint64_t type_offset = cursor.position();
   HEXPORT_ASSIGN_OR_RETURN(const uint32_t type, cursor.Read<uint32_t>("tensor type"));
   tensor.format = FindBlockFormat(type);
@@ -245,21 +262,22 @@ Status ReadTensor(Cursor& cursor, const std::string& where, GgufTensor& tensor) 
   }
   const int64_t row = tensor.shape.empty() ? 1 : tensor.shape.back();
   if (row % tensor.format->elements != 0) {
-    return cursor.Error(offset, name + ": " + std::string(tensor.format->name) +
-                                    ": expected rows in blocks of " +
-                                    std::to_string(tensor.format->elements) + ", got " +
-                                    std::to_string(row));
+    return cursor.Error(
+        offset, name + ": " + std::string(tensor.format->name) + ": expected rows in blocks of " +
+                    std::to_string(tensor.format->elements) + ", got " + std::to_string(row));
   }
   int64_t bytes = 0;
   if (__builtin_mul_overflow(count / tensor.format->elements, tensor.format->bytes, &bytes)) {
-    return cursor.Error(offset, name + ": expected below 2^63 bytes, got " + ShapeString(tensor.shape));
+    return cursor.Error(offset,
+                        name + ": expected below 2^63 bytes, got " + ShapeString(tensor.shape));
   }
   tensor.bytes = static_cast<uint64_t>(bytes);
   HEXPORT_ASSIGN_OR_RETURN(tensor.offset, cursor.Read<uint64_t>("tensor offset"));
   return OkStatus();
 }
 
-// Makes offsets absolute and checks alignment, the end of the file, and that no two tensors overlap.
+// Makes offsets absolute and checks alignment, the end of the file, and that no two tensors
+// overlap.
 Status PlaceTensors(const Cursor& cursor, uint64_t alignment, uint64_t file_size,
                     std::vector<GgufTensor>& tensors) {
   const uint64_t table_end = cursor.position();
@@ -291,8 +309,10 @@ Status PlaceTensors(const Cursor& cursor, uint64_t alignment, uint64_t file_size
   });
   for (size_t i = 1; i < order.size(); ++i) {
     if (order[i - 1]->offset + order[i - 1]->bytes > order[i]->offset) {
-      return cursor.Error(order[i]->offset, std::string(order[i]->name) + ": expected room of its own, "
-                          "got an overlap with " + std::string(order[i - 1]->name));
+      return cursor.Error(order[i]->offset, std::string(order[i]->name) +
+                                                ": expected room of its own, "
+                                                "got an overlap with " +
+                                                std::string(order[i - 1]->name));
     }
   }
   return OkStatus();
@@ -304,8 +324,9 @@ Result<uint64_t> Alignment(const Cursor& cursor, const GgufContents& contents) {
   const auto* value = std::get_if<int64_t>(&found->second);
   if (value == nullptr || *value < 1 || static_cast<uint64_t>(*value) > kMaxAlignment ||
       !std::has_single_bit(static_cast<uint64_t>(*value))) {
-    return cursor.Error(cursor.position(), "general.alignment: expected a power of two up to 2^20, got " +
-                        (value == nullptr ? "another type" : std::to_string(*value)));
+    return cursor.Error(cursor.position(),
+                        "general.alignment: expected a power of two up to 2^20, got " +
+                            (value == nullptr ? "another type" : std::to_string(*value)));
   }
   return static_cast<uint64_t>(*value);
 }

@@ -1,5 +1,5 @@
-// The GGUF container, versions 2 and 3, little-endian: header, metadata, tensor table, aligned data.
-// Format: https://github.com/ggml-org/ggml/blob/master/docs/gguf.md
+// The GGUF container, versions 2 and 3, little-endian: header, metadata, tensor table, aligned
+// data. Format: https://github.com/ggml-org/ggml/blob/master/docs/gguf.md
 #pragma once
 
 #include <cstddef>
@@ -19,7 +19,18 @@ namespace hexport::checkpoint {
 
 // The numbers are the format's.
 enum class GgufType : uint32_t {
-  kUint8, kInt8, kUint16, kInt16, kUint32, kInt32, kFloat32, kBool, kString, kArray, kUint64, kInt64,
+  kUint8,
+  kInt8,
+  kUint16,
+  kInt16,
+  kUint32,
+  kInt32,
+  kFloat32,
+  kBool,
+  kString,
+  kArray,
+  kUint64,
+  kInt64,
   kFloat64,
 };
 
@@ -27,8 +38,8 @@ enum class GgufType : uint32_t {
 struct GgufArray {
   GgufType element_type = GgufType::kUint8;
   uint64_t count = 0;
-  std::vector<int64_t> integers;           // integers and bools
-  std::vector<double> numbers;             // floats
+  std::vector<int64_t> integers;  // integers and bools
+  std::vector<double> numbers;    // floats
   std::vector<std::string_view> strings;
 };
 
@@ -37,9 +48,9 @@ using GgufValue = std::variant<int64_t, uint64_t, double, bool, std::string_view
 
 struct GgufTensor {
   std::string_view name;
-  Shape shape;                 // row-major: the file's dimensions in reverse order
+  Shape shape;  // row-major: the file's dimensions in reverse order
   const BlockFormat* format = nullptr;
-  uint64_t offset = 0;         // absolute
+  uint64_t offset = 0;  // absolute
   uint64_t bytes = 0;
 };
 
@@ -49,14 +60,15 @@ struct GgufContents {
   std::vector<GgufTensor> tensors;
 };
 
-// Parses and checks everything against the file's size. Views point into `file`, which must outlive the
-// result. Memory stays within a small multiple of file.size(), whatever the header claims.
-// Errors: kDataLoss ("where@offset: ..., expected, got") for anything broken; kUnimplemented for version 1,
-// a big-endian file, or an unknown tensor type.
+// Parses and checks everything against the file's size. Views point into `file`, which must outlive
+// the result. Memory stays within a small multiple of file.size(), whatever the header claims.
+// Errors: kDataLoss ("where@offset: ..., expected, got") for anything broken; kUnimplemented for
+// version 1, a big-endian file, or an unknown tensor type.
 Result<GgufContents> ParseGguf(std::span<const std::byte> file, const std::string& where);
 
-// Typed metadata. `otherwise` overloads return it when the key is absent. Errors: kInvalidArgument for an
-// absent key or a wrong type, kUnimplemented for an array where one value is expected (per-layer sizes).
+// Typed metadata. `otherwise` overloads return it when the key is absent. Errors: kInvalidArgument
+// for an absent key or a wrong type, kUnimplemented for an array where one value is expected
+// (per-layer sizes).
 class GgufMetadata {
  public:
   GgufMetadata(const GgufContents& contents, std::string where)

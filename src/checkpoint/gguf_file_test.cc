@@ -71,7 +71,8 @@ TEST(GgufFileTest, ReadsArraysAndSkipsNestedOnes) {
   const auto contents = ParseGguf(Bytes(file), "file");
   ASSERT_THAT(contents, IsOk());
   const GgufMetadata metadata(*contents, "file");
-  EXPECT_THAT((*metadata.Array("strings", GgufType::kString))->strings, ElementsAre("a", "", "ccc"));
+  EXPECT_THAT((*metadata.Array("strings", GgufType::kString))->strings,
+              ElementsAre("a", "", "ccc"));
   EXPECT_THAT((*metadata.Array("integers", GgufType::kInt32))->integers, ElementsAre(1, -2));
   EXPECT_THAT((*metadata.Array("numbers", GgufType::kFloat32))->numbers, ElementsAre(0.5));
   EXPECT_EQ(*metadata.Int("after"), 9);
@@ -112,8 +113,7 @@ TEST(GgufFileTest, PlacesTensorsAndReversesDimensions) {
 TEST(GgufFileTest, HoldsAnotherAlignment) {
   GgufBuilder builder;
   builder.Uint32("general.alignment", 64).TensorAt("a", {1}, kF32, 32);
-  EXPECT_THAT(ParseError(builder),
-              StatusIs(StatusCode::kDataLoss, HasSubstr("multiple of 64")));
+  EXPECT_THAT(ParseError(builder), StatusIs(StatusCode::kDataLoss, HasSubstr("multiple of 64")));
   GgufBuilder odd;
   odd.Uint32("general.alignment", 24);
   EXPECT_THAT(ParseError(odd), StatusIs(StatusCode::kDataLoss, HasSubstr("power of two")));
@@ -156,14 +156,16 @@ TEST(GgufFileTest, RefusesBrokenMetadata) {
 TEST(GgufFileTest, LimitsNesting) {
   GgufBuilder builder;
   builder.Array("x", GgufType::kArray, 1);
-  for (int i = 0; i < 100; ++i) builder.Raw(static_cast<uint32_t>(GgufType::kArray)).Raw(uint64_t{1});
+  for (int i = 0; i < 100; ++i)
+    builder.Raw(static_cast<uint32_t>(GgufType::kArray)).Raw(uint64_t{1});
   EXPECT_THAT(ParseError(builder), StatusIs(StatusCode::kDataLoss, HasSubstr("nested")));
 }
 
 TEST(GgufFileTest, RefusesLyingTensors) {
   const auto error = [](const std::vector<uint64_t>& dimensions, uint32_t type, uint64_t offset) {
     GgufBuilder builder;
-    builder.Tensor("first", {8}, kF32, std::string(64, 'x')).TensorAt("t", dimensions, type, offset);
+    builder.Tensor("first", {8}, kF32, std::string(64, 'x'))
+        .TensorAt("t", dimensions, type, offset);
     return ParseError(builder);
   };
   const auto is_loss = [](const char* text) {
@@ -198,7 +200,8 @@ TEST(GgufMetadataTest, NamesWrongAndMissingValues) {
   EXPECT_THAT(metadata.Int("text"), StatusIs(StatusCode::kInvalidArgument, HasSubstr("a string")));
   EXPECT_THAT(metadata.Int("none"), StatusIs(StatusCode::kInvalidArgument, HasSubstr("nothing")));
   EXPECT_THAT(metadata.Int("list"), StatusIs(StatusCode::kUnimplemented, HasSubstr("an array")));
-  EXPECT_THAT(metadata.Bool("text", true), StatusIs(StatusCode::kInvalidArgument, HasSubstr("bool")));
+  EXPECT_THAT(metadata.Bool("text", true),
+              StatusIs(StatusCode::kInvalidArgument, HasSubstr("bool")));
   EXPECT_THAT(metadata.Array("list", GgufType::kString),
               StatusIs(StatusCode::kInvalidArgument, HasSubstr("list")));
   EXPECT_EQ(*metadata.Int("none", 5), 5);

@@ -32,7 +32,8 @@ Result<int64_t> GgufMetadata::Int(std::string_view key) const {
   const GgufValue* value = Find(key);
   if (value != nullptr) {
     if (const auto* integer = std::get_if<int64_t>(value)) return *integer;
-    if (const auto* big = std::get_if<uint64_t>(value); big != nullptr && *big <= uint64_t{INT64_MAX}) {
+    if (const auto* big = std::get_if<uint64_t>(value);
+        big != nullptr && *big <= uint64_t{INT64_MAX}) {
       return static_cast<int64_t>(*big);
     }
   }

@@ -23,16 +23,11 @@ constexpr std::array kModelNames{
 
 // Without ".weight" or ".bias".
 constexpr std::array kLayerNames{
-    NamePair{"attn_norm", "input_layernorm"},
-    NamePair{"attn_q", "self_attn.q_proj"},
-    NamePair{"attn_k", "self_attn.k_proj"},
-    NamePair{"attn_v", "self_attn.v_proj"},
-    NamePair{"attn_output", "self_attn.o_proj"},
-    NamePair{"attn_q_norm", "self_attn.q_norm"},
-    NamePair{"attn_k_norm", "self_attn.k_norm"},
-    NamePair{"ffn_norm", "post_attention_layernorm"},
-    NamePair{"ffn_gate", "mlp.gate_proj"},
-    NamePair{"ffn_up", "mlp.up_proj"},
+    NamePair{"attn_norm", "input_layernorm"},    NamePair{"attn_q", "self_attn.q_proj"},
+    NamePair{"attn_k", "self_attn.k_proj"},      NamePair{"attn_v", "self_attn.v_proj"},
+    NamePair{"attn_output", "self_attn.o_proj"}, NamePair{"attn_q_norm", "self_attn.q_norm"},
+    NamePair{"attn_k_norm", "self_attn.k_norm"}, NamePair{"ffn_norm", "post_attention_layernorm"},
+    NamePair{"ffn_gate", "mlp.gate_proj"},       NamePair{"ffn_up", "mlp.up_proj"},
     NamePair{"ffn_down", "mlp.down_proj"},
 };
 
@@ -42,9 +37,12 @@ struct Neutral {
   double value;
 };
 constexpr std::array kNeutralKeys{
-    Neutral{"expert_count", 0},           Neutral{"attention.sliding_window", 0},
-    Neutral{"logit_scale", 1},            Neutral{"embedding_scale", 1},
-    Neutral{"residual_scale", 1},         Neutral{"attn_logit_softcapping", 0},
+    Neutral{"expert_count", 0},
+    Neutral{"attention.sliding_window", 0},
+    Neutral{"logit_scale", 1},
+    Neutral{"embedding_scale", 1},
+    Neutral{"residual_scale", 1},
+    Neutral{"attn_logit_softcapping", 0},
     Neutral{"final_logit_softcapping", 0},
 };
 
@@ -71,7 +69,9 @@ class ArchitectureKeys {
     return metadata_.Number(Key(suffix), otherwise);
   }
   const GgufMetadata& metadata() const { return metadata_; }
-  std::string Where(std::string_view suffix) const { return metadata_.where() + ": " + Key(suffix); }
+  std::string Where(std::string_view suffix) const {
+    return metadata_.where() + ": " + Key(suffix);
+  }
 
  private:
   const GgufMetadata& metadata_;
@@ -106,8 +106,8 @@ Status ReadSizes(const ArchitectureKeys& keys, ModelConfig& config) {
                            keys.Int("attention.head_count_kv", config.num_attention_heads));
   HEXPORT_ASSIGN_OR_RETURN(config.max_position_embeddings, keys.Int("context_length"));
   HEXPORT_ASSIGN_OR_RETURN(config.rms_norm_eps, keys.Number("attention.layer_norm_rms_epsilon"));
-  const bool divides = config.num_attention_heads > 0 &&
-                       config.hidden_size % config.num_attention_heads == 0;
+  const bool divides =
+      config.num_attention_heads > 0 && config.hidden_size % config.num_attention_heads == 0;
   if (!divides && !keys.Has("attention.key_length")) {
     return InvalidArgument(keys.Where("attention.head_count") + ": expected a divisor of " +
                            std::to_string(config.hidden_size) + ", got " +
@@ -154,7 +154,8 @@ Status ReadRopeFactors(const GgufContents& contents, std::span<const std::byte> 
   }
   std::vector<float> factors(static_cast<size_t>(config.head_dim / 2));
   HEXPORT_RETURN_IF_ERROR(
-      Widen(*tensor->format, file.subspan(tensor->offset, tensor->bytes), factors).WithContext(here));
+      Widen(*tensor->format, file.subspan(tensor->offset, tensor->bytes), factors)
+          .WithContext(here));
   HEXPORT_ASSIGN_OR_RETURN(const RopeScaling scaling,
                            RopeScalingFromFactors(factors, config.rope_theta, here));
   if (scaling.type == RopeScaling::Type::kNone) return OkStatus();
@@ -178,7 +179,8 @@ Status ReadTokens(const GgufMetadata& metadata, ModelConfig& config) {
 }
 
 // What only the tensor table tells: vocabulary, tied embeddings, biases.
-Status ReadTensorTable(const GgufContents& contents, const std::string& where, ModelConfig& config) {
+Status ReadTensorTable(const GgufContents& contents, const std::string& where,
+                       ModelConfig& config) {
   const GgufTensor* embedding = FindTensor(contents, "token_embd.weight");
   if (embedding == nullptr) return NotFound(where + ": tensor token_embd.weight: not in the file");
   if (embedding->shape.size() != 2) {
@@ -242,9 +244,9 @@ Result<RopeScaling> RopeScalingFromFactors(std::span<const float> factors, doubl
   for (size_t i = 0; i < factors.size(); ++i) {
     const double frequency = std::pow(rope_theta, -2.0 * static_cast<double>(i) / dimensions);
     const double turns = length * frequency / (2.0 * std::numbers::pi);
-    const double smooth = std::clamp((turns - scaling.low_freq_factor) /
-                                         (scaling.high_freq_factor - scaling.low_freq_factor),
-                                     0.0, 1.0);
+    const double smooth = std::clamp(
+        (turns - scaling.low_freq_factor) / (scaling.high_freq_factor - scaling.low_freq_factor),
+        0.0, 1.0);
     const double expected = 1.0 / ((1.0 - smooth) / scaling.factor + smooth);
     const auto got = static_cast<double>(factors[i]);
     if (!(std::abs(got - expected) <= kTolerance * expected)) {

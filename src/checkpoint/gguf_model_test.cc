@@ -89,7 +89,8 @@ TEST(GgufConfigTest, RefusesOtherMaths) {
   EXPECT_THAT(Config(Model().Float32("llama.logit_scale", 0.5f)), is_unsupported("logit_scale"));
   EXPECT_THAT(Config(Model().String("llama.rope.scaling.type", "yarn")), is_unsupported("yarn"));
   EXPECT_THAT(Config(Model().Uint32("llama.rope.dimension_count", 4)), is_unsupported("got 4"));
-  EXPECT_THAT(Config(Model().Uint32("llama.attention.value_length", 4)), is_unsupported("value_length"));
+  EXPECT_THAT(Config(Model().Uint32("llama.attention.value_length", 4)),
+              is_unsupported("value_length"));
   EXPECT_THAT(Config(Model().Bool("llama.attention.causal", false)), is_unsupported("causal"));
   EXPECT_THAT(Config(Model().Value("split.count", GgufType::kUint16, uint16_t{2})),
               is_unsupported("split.count"));
@@ -107,9 +108,11 @@ TEST(GgufConfigTest, RefusesAnAdapter) {
 
 TEST(GgufConfigTest, NamesWhatIsMissing) {
   GgufBuilder empty;
-  EXPECT_THAT(Config(empty), StatusIs(StatusCode::kInvalidArgument, HasSubstr("general.architecture")));
+  EXPECT_THAT(Config(empty),
+              StatusIs(StatusCode::kInvalidArgument, HasSubstr("general.architecture")));
   empty.String("general.architecture", "llama");
-  EXPECT_THAT(Config(empty), StatusIs(StatusCode::kInvalidArgument, HasSubstr("llama.embedding_length")));
+  EXPECT_THAT(Config(empty),
+              StatusIs(StatusCode::kInvalidArgument, HasSubstr("llama.embedding_length")));
 }
 
 TEST(GgufNameTest, MapsAllKnownTensors) {
@@ -117,7 +120,8 @@ TEST(GgufNameTest, MapsAllKnownTensors) {
   EXPECT_EQ(HfTensorName("output_norm.weight"), "model.norm.weight");
   EXPECT_EQ(HfTensorName("blk.12.attn_k.bias"), "model.layers.12.self_attn.k_proj.bias");
   EXPECT_EQ(HfTensorName("blk.0.attn_q_norm.weight"), "model.layers.0.self_attn.q_norm.weight");
-  EXPECT_EQ(HfTensorName("blk.3.ffn_norm.weight"), "model.layers.3.post_attention_layernorm.weight");
+  EXPECT_EQ(HfTensorName("blk.3.ffn_norm.weight"),
+            "model.layers.3.post_attention_layernorm.weight");
 }
 
 TEST(GgufNameTest, KnowsNoOthers) {

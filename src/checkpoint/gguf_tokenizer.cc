@@ -1,6 +1,6 @@
-// Rebuilds a Hugging Face tokenizer.json from the vocabulary, merges and pre-tokenizer name of a GGUF file.
-// Shapes of the JSON: https://github.com/huggingface/tokenizers (serialization of its components); the
-// pre-tokenizers are those of the models' published tokenizer.json files.
+// Rebuilds a Hugging Face tokenizer.json from the vocabulary, merges and pre-tokenizer name of a
+// GGUF file. Shapes of the JSON: https://github.com/huggingface/tokenizers (serialization of its
+// components); the pre-tokenizers are those of the models' published tokenizer.json files.
 #include <map>
 #include <nlohmann/json.hpp>
 #include <string>
@@ -19,11 +19,13 @@ constexpr int64_t kControl = 3;
 constexpr int64_t kUserDefined = 4;
 constexpr int64_t kUnused = 5;
 
-// {0} is how many digits stay together: 1 to 3 in Llama 3, one in Qwen 2.
+// Digits stay together by up to three in Llama 3, and stand alone in Qwen 2.
 constexpr std::string_view kLlama3Split =
-    R"((?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+)";
+    R"((?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3})"
+    R"(| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+)";
 constexpr std::string_view kQwen2Split =
-    R"((?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+)";
+    R"((?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N})"
+    R"(| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+)";
 
 json ByteLevel(bool trim_offsets, bool use_regex) {
   return {{"type", "ByteLevel"},
@@ -62,21 +64,23 @@ Result<Style> StyleOf(std::string_view pre, const std::string& where) {
   } else if (pre == "gpt-2" || pre == "default") {
     style.pre_tokenizer = ByteLevel(true, true);
   } else {
-    return Unimplemented(where + ": tokenizer.ggml.pre: expected smollm, llama-bpe, qwen2, gpt-2 or "
-                         "default, got " + std::string(pre));
+    return Unimplemented(where +
+                         ": tokenizer.ggml.pre: expected smollm, llama-bpe, qwen2, gpt-2 or "
+                         "default, got " +
+                         std::string(pre));
   }
   return style;
 }
 
 struct Vocabulary {
-  json ids = json::object();           // text -> id
-  json added = json::array();          // added_tokens
+  json ids = json::object();            // text -> id
+  json added = json::array();           // added_tokens
   std::vector<std::string_view> texts;  // by id
 };
 
 json AddedToken(size_t id, std::string_view text, bool special) {
-  return {{"id", id},          {"content", text},   {"single_word", false}, {"lstrip", false},
-          {"rstrip", false},   {"normalized", false}, {"special", special}};
+  return {{"id", id},        {"content", text},     {"single_word", false}, {"lstrip", false},
+          {"rstrip", false}, {"normalized", false}, {"special", special}};
 }
 
 Result<Vocabulary> ReadVocabulary(const GgufMetadata& metadata) {
@@ -119,8 +123,9 @@ Result<json> ReadMerges(const GgufMetadata& metadata, const Vocabulary& vocabula
     const std::string right(space == std::string_view::npos ? "" : merge.substr(space + 1));
     for (const std::string& token : {left, right, left + right}) {
       if (token.empty() || !vocabulary.ids.contains(token)) {
-        return DataLoss(metadata.where() + ": tokenizer.ggml.merges[" + std::to_string(i) +
-                        "]: expected two tokens that join to a token, got what the vocabulary lacks");
+        return DataLoss(
+            metadata.where() + ": tokenizer.ggml.merges[" + std::to_string(i) +
+            "]: expected two tokens that join to a token, got what the vocabulary lacks");
       }
     }
     pairs.push_back(json::array({left, right}));
@@ -146,8 +151,7 @@ json PrependToken(const std::string& text, const json& id) {
   const json first = {{"Sequence", {{"id", "A"}, {"type_id", 0}}}};
   const json second = {{"Sequence", {{"id", "B"}, {"type_id", 1}}}};
   const json second_token = {{"SpecialToken", {{"id", text}, {"type_id", 1}}}};
-  const json special = {
-      {"id", text}, {"ids", json::array({id})}, {"tokens", json::array({text})}};
+  const json special = {{"id", text}, {"ids", json::array({id})}, {"tokens", json::array({text})}};
   return {{"type", "TemplateProcessing"},
           {"single", json::array({token, first})},
           {"pair", json::array({token, first, second_token, second})},
@@ -180,7 +184,8 @@ Result<TextAssets> GgufText(const GgufContents& contents, const std::string& whe
   HEXPORT_ASSIGN_OR_RETURN(const Style style, StyleOf(pre, where));
   HEXPORT_ASSIGN_OR_RETURN(const Vocabulary vocabulary, ReadVocabulary(metadata));
   HEXPORT_ASSIGN_OR_RETURN(json merges, ReadMerges(metadata, vocabulary));
-  HEXPORT_ASSIGN_OR_RETURN(const bool add_eos, metadata.Bool("tokenizer.ggml.add_eos_token", false));
+  HEXPORT_ASSIGN_OR_RETURN(const bool add_eos,
+                           metadata.Bool("tokenizer.ggml.add_eos_token", false));
   if (add_eos) {
     return Unimplemented(where + ": tokenizer.ggml.add_eos_token: expected false, got true");
   }

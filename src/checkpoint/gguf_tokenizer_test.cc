@@ -9,11 +9,11 @@
 namespace hexport::checkpoint {
 namespace {
 
-using nlohmann::json;
 using ::hexport::checkpoint::testing::Bytes;
 using ::hexport::checkpoint::testing::GgufBuilder;
 using ::hexport::testing::IsOk;
 using ::hexport::testing::StatusIs;
+using nlohmann::json;
 using ::testing::HasSubstr;
 
 // Tokens: 0 <s> control, 1 a, 2 b, 3 ab, 4 <tool> user defined, 5 [PAD] unused.
@@ -89,7 +89,8 @@ TEST(GgufTokenizerTest, Llama3GroupsDigitsIgnoresMergesAndBegins) {
 }
 
 TEST(GgufTokenizerTest, AddBosTokenOfTheFileWins) {
-  EXPECT_FALSE(Text(Tokenizer("llama-bpe").Bool("tokenizer.ggml.add_bos_token", false))->add_bos_token);
+  EXPECT_FALSE(
+      Text(Tokenizer("llama-bpe").Bool("tokenizer.ggml.add_bos_token", false))->add_bos_token);
   EXPECT_TRUE(Text(Tokenizer("qwen2").Bool("tokenizer.ggml.add_bos_token", true))->add_bos_token);
 }
 
@@ -107,7 +108,8 @@ TEST(GgufTokenizerTest, NamesWhatItDoesNotKnow) {
   GgufBuilder llama;
   llama.String("tokenizer.ggml.model", "llama");
   EXPECT_THAT(Text(llama), StatusIs(StatusCode::kUnimplemented, HasSubstr("got llama")));
-  EXPECT_THAT(Text(GgufBuilder()), StatusIs(StatusCode::kNotFound, HasSubstr("tokenizer.ggml.model")));
+  EXPECT_THAT(Text(GgufBuilder()),
+              StatusIs(StatusCode::kNotFound, HasSubstr("tokenizer.ggml.model")));
   EXPECT_THAT(Text(Tokenizer().Bool("tokenizer.ggml.add_eos_token", true)),
               StatusIs(StatusCode::kUnimplemented, HasSubstr("add_eos_token")));
 }
@@ -131,11 +133,13 @@ TEST(GgufTokenizerTest, RefusesMergesOutsideTheVocabulary) {
 }
 
 TEST(GgufTokenizerTest, RefusesATokenIdOutsideTheVocabulary) {
-  EXPECT_THAT(Text(Broken({"a"}, {}, 1)), StatusIs(StatusCode::kInvalidArgument, HasSubstr("got 1")));
+  EXPECT_THAT(Text(Broken({"a"}, {}, 1)),
+              StatusIs(StatusCode::kInvalidArgument, HasSubstr("got 1")));
 }
 
 TEST(GgufTokenizerTest, RefusesTextThatIsNotUtf8) {
-  EXPECT_THAT(Text(Broken({"a", "\xff"}, {}, 0)), StatusIs(StatusCode::kDataLoss, HasSubstr("UTF-8")));
+  EXPECT_THAT(Text(Broken({"a", "\xff"}, {}, 0)),
+              StatusIs(StatusCode::kDataLoss, HasSubstr("UTF-8")));
 }
 
 TEST(GgufTokenizerTest, RefusesTypesThatDoNotFitTheTokens) {

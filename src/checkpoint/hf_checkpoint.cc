@@ -60,8 +60,10 @@ Result<std::map<std::string, std::string>> ReadIndex(const fs::path& path) {
     if (!item.value().is_string()) return fields.Mismatch("weight_map", "file names");
     const auto shard = item.value().get<std::string>();
     if (shard.empty() || shard.find('/') != std::string::npos || shard == "." || shard == "..") {
-      return InvalidArgument(path.string() + ": weight_map: expected a file name in the same folder, "
-                             "got " + Excerpt(item.value()));
+      return InvalidArgument(path.string() +
+                             ": weight_map: expected a file name in the same folder, "
+                             "got " +
+                             Excerpt(item.value()));
     }
     shards.emplace(item.key(), shard);
   }
@@ -76,12 +78,14 @@ Status AddShards(const fs::path& folder, CheckpointParts& parts) {
   std::sort(shards.begin(), shards.end());
   shards.erase(std::unique(shards.begin(), shards.end()), shards.end());
   for (const std::string& shard : shards) {
-    HEXPORT_RETURN_IF_ERROR(AddShard(folder / shard, &index, parts)
-                                .WithContext("shard " + shard + " of " + std::to_string(shards.size())));
+    HEXPORT_RETURN_IF_ERROR(
+        AddShard(folder / shard, &index, parts)
+            .WithContext("shard " + shard + " of " + std::to_string(shards.size())));
   }
   for (const auto& [name, shard] : index) {
-    const bool found = std::any_of(parts.tensors.begin(), parts.tensors.end(),
-                                   [&](const StoredTensor& tensor) { return tensor.info.name == name; });
+    const bool found =
+        std::any_of(parts.tensors.begin(), parts.tensors.end(),
+                    [&](const StoredTensor& tensor) { return tensor.info.name == name; });
     if (!found) {
       return NotFound((folder / shard).string() + ": tensor " + name +
                       ": the index places it here, got nothing");

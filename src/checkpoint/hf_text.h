@@ -10,11 +10,12 @@
 
 namespace hexport::checkpoint {
 
-// tokenizer.json (required), the template from chat_template.jinja or tokenizer_config.json, token texts.
-// Errors: kNotFound (no tokenizer.json), kDataLoss, kInvalidArgument.
+// tokenizer.json (required), the template from chat_template.jinja or tokenizer_config.json, token
+// texts. Errors: kNotFound (no tokenizer.json), kDataLoss, kInvalidArgument.
 Result<TextAssets> HfText(const std::filesystem::path& folder);
 
-// Id of the eos_token that tokenizer_config.json names; nullopt when there is no such file or token.
+// Id of the eos_token that tokenizer_config.json names; nullopt when there is no such file or
+// token.
 Result<std::optional<int64_t>> HfEosTokenId(const std::filesystem::path& folder);
 
 // ReadTextFile, but an absent file is nullopt.

@@ -14,12 +14,13 @@ namespace hexport::checkpoint {
 // Parses text that must hold one JSON object, nested at most 100 deep. kDataLoss names `where`.
 Result<nlohmann::json> ParseJsonObject(std::string_view text, const std::string& where);
 
-// Fields of one JSON object. A field that is null counts as absent. All errors are kInvalidArgument:
-// "where: field: expected an integer, got "12"".
+// Fields of one JSON object. A field that is null counts as absent. All errors are
+// kInvalidArgument: "where: field: expected an integer, got "12"".
 class JsonFields {
  public:
   // Both must outlive this object. `json` is an object.
-  JsonFields(const nlohmann::json& json, std::string where) : json_(json), where_(std::move(where)) {}
+  JsonFields(const nlohmann::json& json, std::string where)
+      : json_(json), where_(std::move(where)) {}
 
   const nlohmann::json* Find(std::string_view name) const;  // nullptr when absent or null
   Result<std::optional<int64_t>> OptionalInt(std::string_view name) const;

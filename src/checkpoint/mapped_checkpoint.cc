@@ -45,7 +45,8 @@ class MappedCheckpoint final : public Checkpoint {
 
  private:
   Result<const StoredTensor*> Lookup(const std::string& name) const;
-  // `row_elements` divides out.size(); rows are in range. A vector is one row, unless it is interleaved.
+  // `row_elements` divides out.size(); rows are in range. A vector is one row, unless it is
+  // interleaved.
   Status WidenRows(const StoredTensor& tensor, int64_t row_elements, int64_t first_row,
                    std::span<float> out) const;
 
@@ -70,15 +71,16 @@ Status MappedCheckpoint::WidenRows(const StoredTensor& tensor, int64_t row_eleme
     const int64_t count = std::min(chunk, rows - done);
     for (int64_t row = done; row < done + count; ++row) {
       const int64_t stored = StoredRow(tensor, first_row + row);
-      HEXPORT_RETURN_IF_ERROR(
-          Widen(format,
-                tensor.file->bytes().subspan(tensor.offset + static_cast<uint64_t>(stored * row_bytes),
-                                             static_cast<size_t>(row_bytes)),
-                out.subspan(static_cast<size_t>(row * row_elements),
-                            static_cast<size_t>(row_elements)))
-              .WithContext(tensor.info.name));
+      HEXPORT_RETURN_IF_ERROR(Widen(format,
+                                    tensor.file->bytes().subspan(
+                                        tensor.offset + static_cast<uint64_t>(stored * row_bytes),
+                                        static_cast<size_t>(row_bytes)),
+                                    out.subspan(static_cast<size_t>(row * row_elements),
+                                                static_cast<size_t>(row_elements)))
+                                  .WithContext(tensor.info.name));
     }
-    // Interleaved rows stay within their head, so neighbours of the chunk may be read again; no matter.
+    // Interleaved rows stay within their head, so neighbours of the chunk may be read again; no
+    // matter.
     tensor.file->Release(tensor.offset + static_cast<uint64_t>((first_row + done) * row_bytes),
                          static_cast<size_t>(count * row_bytes));
   }
@@ -101,7 +103,8 @@ Status MappedCheckpoint::ReadRows(const std::string& name, int64_t first_row,
   HEXPORT_ASSIGN_OR_RETURN(const StoredTensor* tensor, Lookup(name));
   const Shape& shape = tensor->info.shape;
   if (shape.size() != 2) {
-    return InvalidArgument("tensor " + name + ": expected two dimensions, got " + ShapeString(shape));
+    return InvalidArgument("tensor " + name + ": expected two dimensions, got " +
+                           ShapeString(shape));
   }
   const auto size = static_cast<int64_t>(out.size());
   if (size % shape[1] != 0 || first_row < 0 || first_row > shape[0] ||
@@ -137,7 +140,8 @@ Status KeepExpectedTensors(CheckpointParts& parts, const std::string& where) {
     if (tensor.format == nullptr || tensor.format->widen == nullptr) {
       return Unimplemented(where + ": tensor " + expected.name +
                            ": expected F32, F16, BF16, Q4_0, Q4_1, Q5_0, Q5_1, Q8_0, Q4_K, Q5_K or "
-                           "Q6_K, got " + tensor.info.stored_dtype);
+                           "Q6_K, got " +
+                           tensor.info.stored_dtype);
     }
     kept.push_back(std::move(tensor));
   }

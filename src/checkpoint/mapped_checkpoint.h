@@ -20,8 +20,8 @@ struct StoredTensor {
   const BlockFormat* format = nullptr;
   const MappedFile* file = nullptr;  // owned by the checkpoint
   uint64_t offset = 0, bytes = 0;    // in `file`
-  // Not 0: rows are those of this many heads with RoPE pairs side by side (llama in GGUF); reading puts the
-  // first halves of the pairs before the second halves again, as Hugging Face stores them.
+  // Not 0: rows are those of this many heads with RoPE pairs side by side (llama in GGUF); reading
+  // puts the first halves of the pairs before the second halves again, as Hugging Face stores them.
   int64_t interleaved_heads = 0;
 };
 
@@ -34,19 +34,21 @@ struct CheckpointParts {
   std::function<Result<TextAssets>()> text;  // may use `mappings`
 };
 
-// Keeps of `parts.tensors` those that the config's decoder reads and checks that all are there, with the
-// right shape and a supported type. `where` names the checkpoint.
-// Errors: kNotFound (names the tensor), kDataLoss (shape), kUnimplemented (type).
+// Keeps of `parts.tensors` those that the config's decoder reads and checks that all are there,
+// with the right shape and a supported type. `where` names the checkpoint. Errors: kNotFound (names
+// the tensor), kDataLoss (shape), kUnimplemented (type).
 Status KeepExpectedTensors(CheckpointParts& parts, const std::string& where);
 
-// `parts` must have passed KeepExpectedTensors. Characters of config.name other than letters, digits, '.',
+// `parts` must have passed KeepExpectedTensors. Characters of config.name other than letters,
+// digits, '.',
 // '_' and '-' become '-'.
 std::unique_ptr<Checkpoint> MakeCheckpoint(CheckpointParts parts);
 
 // A .gguf file. Errors: Checkpoint::Open's.
 Result<std::unique_ptr<Checkpoint>> OpenGguf(const std::filesystem::path& path);
 
-// A folder with config.json. `weights` is empty or the one safetensors file to use. Errors: Checkpoint::Open's.
+// A folder with config.json. `weights` is empty or the one safetensors file to use. Errors:
+// Checkpoint::Open's.
 Result<std::unique_ptr<Checkpoint>> OpenHfFolder(const std::filesystem::path& folder,
                                                  const std::filesystem::path& weights);
 

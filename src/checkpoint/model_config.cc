@@ -33,7 +33,8 @@ Status Unsupported(const JsonFields& fields, std::string_view name, std::string_
 // What transformers would compute differently from the plain decoder, and hexport does not do.
 Status RefuseOtherMaths(const JsonFields& fields) {
   HEXPORT_ASSIGN_OR_RETURN(const std::string activation, fields.String("hidden_act", "silu"));
-  if (activation != "silu" && activation != "swish") return Unsupported(fields, "hidden_act", "silu");
+  if (activation != "silu" && activation != "swish")
+    return Unsupported(fields, "hidden_act", "silu");
   if (fields.Find("quantization_config") != nullptr) {
     return Unsupported(fields, "quantization_config",
                        "float weights (dequantize the checkpoint and save it again)");
@@ -62,7 +63,8 @@ Result<RopeScaling> ParseRopeObject(const JsonFields& rope) {
   RopeScaling scaling;
   if (type == "default" || type == "none") return scaling;
   if (type != "linear" && type != "llama3") {
-    return Unimplemented(rope.where() + ": rope_type: expected default, linear or llama3, got " + type);
+    return Unimplemented(rope.where() + ": rope_type: expected default, linear or llama3, got " +
+                         type);
   }
   HEXPORT_ASSIGN_OR_RETURN(scaling.factor, rope.Number("factor"));
   if (type == "linear") {
@@ -198,8 +200,8 @@ Result<ModelConfig> ParseHfConfig(const std::string& config_json,
     const std::string generation_where = where + " (generation_config.json)";
     HEXPORT_ASSIGN_OR_RETURN(const json generation,
                              ParseJsonObject(generation_config_json, generation_where));
-    HEXPORT_RETURN_IF_ERROR(AppendTokenIds(JsonFields(generation, generation_where),
-                                           "eos_token_id", config.eos_token_ids));
+    HEXPORT_RETURN_IF_ERROR(AppendTokenIds(JsonFields(generation, generation_where), "eos_token_id",
+                                           config.eos_token_ids));
   }
   HEXPORT_RETURN_IF_ERROR(ValidateConfig(config, where));
   return config;

@@ -9,18 +9,19 @@
 namespace hexport {
 namespace {
 
-using nlohmann::json;
 using ::hexport::testing::IsOk;
 using ::hexport::testing::StatusIs;
+using nlohmann::json;
 using ::testing::AllOf;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
 json Llama() {
-  return {{"model_type", "llama"},       {"hidden_size", 64},         {"intermediate_size", 128},
-          {"num_hidden_layers", 2},      {"num_attention_heads", 4},  {"num_key_value_heads", 2},
-          {"vocab_size", 100},           {"max_position_embeddings", 256},
-          {"rms_norm_eps", 1e-5},        {"rope_theta", 10000.0}};
+  return {{"model_type", "llama"},    {"hidden_size", 64},
+          {"intermediate_size", 128}, {"num_hidden_layers", 2},
+          {"num_attention_heads", 4}, {"num_key_value_heads", 2},
+          {"vocab_size", 100},        {"max_position_embeddings", 256},
+          {"rms_norm_eps", 1e-5},     {"rope_theta", 10000.0}};
 }
 
 json With(std::string_view field, json value, json config = Llama()) {
@@ -116,8 +117,8 @@ class HfConfigRefusalTest : public ::testing::TestWithParam<Refusal> {};
 TEST_P(HfConfigRefusalTest, NamesTheFieldAndWhatItGot) {
   const Refusal& refusal = GetParam();
   EXPECT_THAT(Parse(With(refusal.field, refusal.value)),
-              StatusIs(refusal.code,
-                       AllOf(HasSubstr("config.json"), HasSubstr(refusal.field), HasSubstr(refusal.got))));
+              StatusIs(refusal.code, AllOf(HasSubstr("config.json"), HasSubstr(refusal.field),
+                                           HasSubstr(refusal.got))));
 }
 
 INSTANTIATE_TEST_SUITE_P(
@@ -132,7 +133,9 @@ INSTANTIATE_TEST_SUITE_P(
         Refusal{"rope_scaling", {{"type", "yarn"}}, StatusCode::kUnimplemented, "yarn"},
         Refusal{"rope_scaling", {{"type", "dynamic"}}, StatusCode::kUnimplemented, "dynamic"},
         Refusal{"rope_parameters", {{"full", {{"a", 1}}}}, StatusCode::kUnimplemented, "full"},
-        Refusal{"rope_parameters", {{"partial_rotary_factor", 0.25}}, StatusCode::kUnimplemented,
+        Refusal{"rope_parameters",
+                {{"partial_rotary_factor", 0.25}},
+                StatusCode::kUnimplemented,
                 "0.25"}));
 
 INSTANTIATE_TEST_SUITE_P(
@@ -141,7 +144,8 @@ INSTANTIATE_TEST_SUITE_P(
                       Refusal{"hidden_size", "64", StatusCode::kInvalidArgument, "\"64\""},
                       Refusal{"hidden_size", 64.5, StatusCode::kInvalidArgument, "64.5"},
                       Refusal{"hidden_size", 66, StatusCode::kInvalidArgument, "66"},
-                      Refusal{"hidden_size", uint64_t{1} << 63, StatusCode::kInvalidArgument, "9223"},
+                      Refusal{"hidden_size", uint64_t{1} << 63, StatusCode::kInvalidArgument,
+                              "9223"},
                       Refusal{"num_hidden_layers", 100000, StatusCode::kInvalidArgument, "100000"},
                       Refusal{"vocab_size", -1, StatusCode::kInvalidArgument, "-1"},
                       Refusal{"num_key_value_heads", 3, StatusCode::kInvalidArgument, "got 3"},
@@ -164,7 +168,8 @@ TEST(HfConfigTest, RefusesRopeScalingWithoutItsNumbers) {
 TEST(HfConfigTest, BrokenJsonIsDataLoss) {
   EXPECT_THAT(ParseHfConfig("{", "", "config.json"),
               StatusIs(StatusCode::kDataLoss, HasSubstr("config.json")));
-  EXPECT_THAT(ParseHfConfig("[]", "", "config.json"), StatusIs(StatusCode::kDataLoss, HasSubstr("array")));
+  EXPECT_THAT(ParseHfConfig("[]", "", "config.json"),
+              StatusIs(StatusCode::kDataLoss, HasSubstr("array")));
   EXPECT_THAT(Parse(Llama(), "nonsense"),
               StatusIs(StatusCode::kDataLoss, HasSubstr("generation_config.json")));
 }

@@ -21,9 +21,23 @@ constexpr uint64_t kMaxHeaderBytes = 100'000'000;  // the reference loader's lim
 constexpr std::string_view kMetadata = "__metadata__";
 
 constexpr std::array<std::pair<std::string_view, int64_t>, 18> kDTypeBytes{{
-    {"BOOL", 1},    {"U8", 1},      {"I8", 1},         {"F8_E5M2", 1}, {"F8_E4M3", 1}, {"F8_E8M0", 1},
-    {"I16", 2},     {"U16", 2},     {"F16", 2},        {"BF16", 2},    {"I32", 4},     {"U32", 4},
-    {"F32", 4},     {"F64", 8},     {"I64", 8},        {"U64", 8},     {"C64", 8},
+    {"BOOL", 1},
+    {"U8", 1},
+    {"I8", 1},
+    {"F8_E5M2", 1},
+    {"F8_E4M3", 1},
+    {"F8_E8M0", 1},
+    {"I16", 2},
+    {"U16", 2},
+    {"F16", 2},
+    {"BF16", 2},
+    {"I32", 4},
+    {"U32", 4},
+    {"F32", 4},
+    {"F64", 8},
+    {"I64", 8},
+    {"U64", 8},
+    {"C64", 8},
     {"F8_E5M2FNUZ", 1},
 }};
 
@@ -47,7 +61,8 @@ int64_t TensorBytes(const SafetensorsEntry& entry) {
 bool ReadSizes(const json* value, std::vector<int64_t>& sizes) {
   if (value == nullptr || !value->is_array()) return false;
   for (const json& element : *value) {
-    if (!element.is_number_unsigned() || element.get<uint64_t>() > uint64_t{INT64_MAX}) return false;
+    if (!element.is_number_unsigned() || element.get<uint64_t>() > uint64_t{INT64_MAX})
+      return false;
     sizes.push_back(element.get<int64_t>());
   }
   return true;
@@ -174,8 +189,8 @@ Result<std::unique_ptr<SafetensorsWriter>> SafetensorsWriter::Create(
     const int64_t bytes = TensorBytes(entry);
     const std::string here = path.string() + ": tensor " + Excerpt(json(entry.name));
     if (BytesPerElement(entry.dtype) == 0 || bytes < 0) {
-      return InvalidArgument(here + ": expected a known dtype and a sane shape, got " + entry.dtype +
-                             ShapeString(entry.shape));
+      return InvalidArgument(here + ": expected a known dtype and a sane shape, got " +
+                             entry.dtype + ShapeString(entry.shape));
     }
     if (entry.name == kMetadata || header.contains(entry.name)) {
       return InvalidArgument(here + ": expected a name that is not taken");
@@ -183,9 +198,8 @@ Result<std::unique_ptr<SafetensorsWriter>> SafetensorsWriter::Create(
     entry.begin = position;
     position += static_cast<uint64_t>(bytes);
     entry.end = position;
-    header[entry.name] = {{"dtype", entry.dtype},
-                          {"shape", entry.shape},
-                          {"data_offsets", {entry.begin, entry.end}}};
+    header[entry.name] = {
+        {"dtype", entry.dtype}, {"shape", entry.shape}, {"data_offsets", {entry.begin, entry.end}}};
   }
   std::string text = header.dump(-1, ' ', false, json::error_handler_t::replace);
   text.append((8 - text.size() % 8) % 8, ' ');  // tensors begin aligned, as the reference writer's

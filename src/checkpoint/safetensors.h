@@ -1,5 +1,6 @@
 // The safetensors container: 8-byte little-endian header length, JSON header, raw tensors.
-// Format: https://github.com/huggingface/safetensors (reference loader's rules, trailing bytes refused).
+// Format: https://github.com/huggingface/safetensors (reference loader's rules, trailing bytes
+// refused).
 #pragma once
 
 #include <cstddef>
@@ -25,8 +26,8 @@ struct SafetensorsEntry {
 };
 
 // Parses and checks a header against the file's size. `where` names the file in messages.
-// Errors: kDataLoss with byte offset, expected and got (header length past the end, bad JSON, holes or
-// overlaps, size not equal to dtype x shape, bytes after the last tensor).
+// Errors: kDataLoss with byte offset, expected and got (header length past the end, bad JSON, holes
+// or overlaps, size not equal to dtype x shape, bytes after the last tensor).
 Result<std::vector<SafetensorsEntry>> ParseSafetensorsHeader(std::span<const std::byte> file,
                                                              const std::string& where);
 
@@ -44,13 +45,14 @@ class SafetensorsFile {
   std::map<std::string, size_t> index_;
 };
 
-// Writes a file tensor by tensor. Declare all tensors first, then write their bytes in the same order.
+// Writes a file tensor by tensor. Declare all tensors first, then write their bytes in the same
+// order.
 class SafetensorsWriter {
  public:
   // entries: name, dtype and shape; begin/end are ignored. metadata goes to "__metadata__".
-  static Result<std::unique_ptr<SafetensorsWriter>> Create(const std::filesystem::path& path,
-                                                           std::vector<SafetensorsEntry> entries,
-                                                           std::map<std::string, std::string> metadata);
+  static Result<std::unique_ptr<SafetensorsWriter>> Create(
+      const std::filesystem::path& path, std::vector<SafetensorsEntry> entries,
+      std::map<std::string, std::string> metadata);
   // Bytes of the next declared tensor. kInvalidArgument when the size differs from the declaration.
   Status Append(std::span<const std::byte> bytes);
   // kFailedPrecondition when a declared tensor was not written.

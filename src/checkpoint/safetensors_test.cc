@@ -33,7 +33,8 @@ Result<std::vector<SafetensorsEntry>> Parse(const std::string& file) {
 TEST(SafetensorsHeaderTest, SortsTensorsByOffset) {
   const auto entries = Parse(File(R"({"a":{"dtype":"F32","shape":[2],"data_offsets":[4,12]},)"
                                   R"("b":{"dtype":"F16","shape":[1,2],"data_offsets":[0,4]},)"
-                                  R"("__metadata__":{"format":"pt"}}  )", 12));
+                                  R"("__metadata__":{"format":"pt"}}  )",
+                                  12));
   ASSERT_THAT(entries, IsOk());
   ASSERT_EQ(entries->size(), 2u);
   EXPECT_EQ((*entries)[0].name, "b");
@@ -43,7 +44,8 @@ TEST(SafetensorsHeaderTest, SortsTensorsByOffset) {
 }
 
 TEST(SafetensorsHeaderTest, EmptyTensorsAreFine) {
-  EXPECT_THAT(Parse(File(R"({"a":{"dtype":"F32","shape":[0,7],"data_offsets":[0,0]}})", 0)), IsOk());
+  EXPECT_THAT(Parse(File(R"({"a":{"dtype":"F32","shape":[0,7],"data_offsets":[0,0]}})", 0)),
+              IsOk());
 }
 
 struct BadHeader {
@@ -55,8 +57,9 @@ struct BadHeader {
 class SafetensorsBadHeaderTest : public ::testing::TestWithParam<BadHeader> {};
 
 TEST_P(SafetensorsBadHeaderTest, IsDataLossWithAnOffset) {
-  EXPECT_THAT(Parse(File(GetParam().header, GetParam().data_bytes)),
-              StatusIs(StatusCode::kDataLoss, AllOf(HasSubstr("file@"), HasSubstr(GetParam().message))));
+  EXPECT_THAT(
+      Parse(File(GetParam().header, GetParam().data_bytes)),
+      StatusIs(StatusCode::kDataLoss, AllOf(HasSubstr("file@"), HasSubstr(GetParam().message))));
 }
 
 INSTANTIATE_TEST_SUITE_P(
@@ -69,14 +72,17 @@ INSTANTIATE_TEST_SUITE_P(
         BadHeader{R"({"a":{"dtype":"F32","shape":[1.5],"data_offsets":[0,4]}})", 4, "shape"},
         BadHeader{R"({"a":{"dtype":"F32","shape":[1],"data_offsets":[4,0]}})", 4, "data_offsets"},
         BadHeader{R"({"a":{"dtype":"F32","shape":[1],"data_offsets":[0]}})", 4, "data_offsets"},
-        BadHeader{R"({"a":{"dtype":"F32","shape":[2],"data_offsets":[0,4]}})", 4, "expected 8 bytes"},
-        BadHeader{R"({"a":{"dtype":"F32","shape":[4294967296,4294967296],"data_offsets":[0,4]}})", 4,
-                  "expected -1"},
+        BadHeader{R"({"a":{"dtype":"F32","shape":[2],"data_offsets":[0,4]}})", 4,
+                  "expected 8 bytes"},
+        BadHeader{R"({"a":{"dtype":"F32","shape":[4294967296,4294967296],"data_offsets":[0,4]}})",
+                  4, "expected -1"},
         BadHeader{R"({"a":{"dtype":"F32","shape":[1],"data_offsets":[4,8]}})", 8, "begin here"},
         BadHeader{R"({"a":{"dtype":"U8","shape":[4],"data_offsets":[0,4]},)"
-                  R"("b":{"dtype":"U8","shape":[4],"data_offsets":[2,6]}})", 6, "begin here"},
+                  R"("b":{"dtype":"U8","shape":[4],"data_offsets":[2,6]}})",
+                  6, "begin here"},
         BadHeader{R"({"a":{"dtype":"F32","shape":[1],"data_offsets":[0,4]}})", 3, "truncated"},
-        BadHeader{R"({"a":{"dtype":"F32","shape":[1],"data_offsets":[0,4]}})", 5, "after the last"}));
+        BadHeader{R"({"a":{"dtype":"F32","shape":[1],"data_offsets":[0,4]}})", 5,
+                  "after the last"}));
 
 TEST(SafetensorsHeaderTest, UnknownDTypeIsUnsupported) {
   EXPECT_THAT(Parse(File(R"({"a":{"dtype":"F4","shape":[2],"data_offsets":[0,1]}})", 1)),
@@ -92,8 +98,9 @@ TEST(SafetensorsHeaderTest, HeaderLengthIsCheckedBeforeUse) {
 TEST(SafetensorsHeaderTest, DeepNestingDoesNotOverflowTheStack) {
   EXPECT_THAT(Parse(File(std::string(1'000'000, '['), 0)),
               StatusIs(StatusCode::kDataLoss, HasSubstr("JSON")));
-  EXPECT_THAT(Parse(File("{\"a\":" + std::string(200'000, '[') + std::string(200'000, ']') + "}", 0)),
-              StatusIs(StatusCode::kDataLoss, HasSubstr("100 deep")));
+  EXPECT_THAT(
+      Parse(File("{\"a\":" + std::string(200'000, '[') + std::string(200'000, ']') + "}", 0)),
+      StatusIs(StatusCode::kDataLoss, HasSubstr("100 deep")));
 }
 
 TEST(SafetensorsWriterTest, WrittenFileReadsBack) {
@@ -125,7 +132,8 @@ TEST(SafetensorsWriterTest, HoldsTheDeclaration) {
   const TestDirectory folder;
   auto writer = SafetensorsWriter::Create(folder / "a", {{"z", "F32", {3}, 0, 0}}, {});
   ASSERT_THAT(writer, IsOk());
-  EXPECT_THAT((*writer)->Append(Bytes("short")), StatusIs(StatusCode::kInvalidArgument, HasSubstr("z")));
+  EXPECT_THAT((*writer)->Append(Bytes("short")),
+              StatusIs(StatusCode::kInvalidArgument, HasSubstr("z")));
   EXPECT_THAT((*writer)->Commit(), StatusIs(StatusCode::kFailedPrecondition, HasSubstr("z")));
   ASSERT_THAT((*writer)->Append(Bytes("twelve bytes")), IsOk());
   EXPECT_THAT((*writer)->Append({}), StatusIs(StatusCode::kInvalidArgument, HasSubstr("no more")));
@@ -133,9 +141,9 @@ TEST(SafetensorsWriterTest, HoldsTheDeclaration) {
 
 TEST(SafetensorsWriterTest, RefusesImpossibleDeclarations) {
   const TestDirectory folder;
-  for (const SafetensorsEntry& bad : {SafetensorsEntry{"a", "F99", {1}, 0, 0},
-                                      SafetensorsEntry{"a", "F32", {-1}, 0, 0},
-                                      SafetensorsEntry{"__metadata__", "F32", {1}, 0, 0}}) {
+  for (const SafetensorsEntry& bad :
+       {SafetensorsEntry{"a", "F99", {1}, 0, 0}, SafetensorsEntry{"a", "F32", {-1}, 0, 0},
+        SafetensorsEntry{"__metadata__", "F32", {1}, 0, 0}}) {
     EXPECT_THAT(SafetensorsWriter::Create(folder / "a", {bad}, {}),
                 StatusIs(StatusCode::kInvalidArgument, HasSubstr("tensor")));
   }

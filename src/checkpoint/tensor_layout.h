@@ -15,8 +15,8 @@ struct ExpectedTensor {
   Shape shape;
 };
 
-// Every tensor that a decoder of this config reads, embedding first, layers in order, then model.norm and,
-// when embeddings are not tied, lm_head. `config` must be valid (ValidateConfig).
+// Every tensor that a decoder of this config reads, embedding first, layers in order, then
+// model.norm and, when embeddings are not tied, lm_head. `config` must be valid (ValidateConfig).
 std::vector<ExpectedTensor> ExpectedTensors(const ModelConfig& config);
 
 }  // namespace hexport::checkpoint
