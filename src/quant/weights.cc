@@ -64,13 +64,13 @@ double BlockError(const float* block, size_t size, size_t stride, float scale) {
   return error;
 }
 
-// The rounded integer scale or a neighbour, whichever restores the block best: a scale rounded down
-// clips the block's largest weights, which costs more than coarser steps.
+// The rounded integer scale or one near it, whichever restores the block best: clipping a block's
+// few largest weights often costs less than coarser steps for the rest, and sometimes more.
 uint8_t BestInteger(const float* block, size_t size, size_t stride, float channel,
                     uint8_t rounded) {
   uint8_t best = rounded;
   double least = BlockError(block, size, stride, channel * static_cast<float>(rounded));
-  for (const int step : {-1, 1}) {
+  for (const int step : {-4, -3, -2, -1, 1}) {
     const int candidate = rounded + step;
     if (candidate < 1 || candidate > 16) continue;
     const double error = BlockError(block, size, stride, channel * static_cast<float>(candidate));

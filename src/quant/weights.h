@@ -42,7 +42,8 @@ struct QuantizedWeight {
   std::vector<uint8_t> block_scales;  // [in_features / block_size, out_features]; empty unless LPBQ
 };
 
-// Round to nearest, ties to even; scale = max|w| / 127 (or / 7); finite and positive for an
+// Round to nearest, ties to even; scale = max|w| / 127 (or / 7; LPBQ: the integer near it with the
+// least squared error); finite and positive for an
 // all-zero channel. weights: [in_features, out_features] row-major. Errors: kDataLoss (NaN/Inf),
 // kInvalidArgument (block does not divide).
 Result<QuantizedWeight> QuantizeRtn(std::span<const float> weights, int64_t in_features,
