@@ -7,7 +7,8 @@
 
 namespace hexport::quant {
 
-Result<graph::Graph> BuildCpu(const decoder::DecoderGraph& decoder, const WeightStore& store) {
+Result<graph::Graph> BuildCpu(const decoder::DecoderGraph& decoder, const WeightStore& store,
+                              const CpuOptions& options) {
   const graph::Graph& source = decoder.graph;
   std::set<std::string> linears;
   for (const decoder::LinearWeight& linear : decoder.linears) linears.insert(linear.name);
@@ -23,7 +24,7 @@ Result<graph::Graph> BuildCpu(const decoder::DecoderGraph& decoder, const Weight
   }
   for (const graph::Node& node : source.nodes) {
     if (node.op_type == "MatMul" && linears.contains(node.inputs[1])) {
-      HEXPORT_RETURN_IF_ERROR(AddCpuLinear(store, node.inputs[1], node, out));
+      HEXPORT_RETURN_IF_ERROR(AddCpuLinear(store, node.inputs[1], node, options, out));
     } else if (node.op_type == "Gather" && node.inputs[0] == decoder.embedding) {
       // Rows are looked up as codes, so that the table stays 16 bit in memory.
       graph::Node gather = node;

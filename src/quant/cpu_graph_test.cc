@@ -32,6 +32,21 @@ TEST_P(CpuLinearTest, MatMulNBitsEqualsTheDequantizedWeights) {
   for (size_t i = 0; i < y.size(); ++i) ASSERT_NEAR(y[i], expected[i], 1e-4) << i;
 }
 
+TEST_P(CpuLinearTest, Int8ActivationsStayCloseWithTheSameWeights) {
+  const auto [format, in] = GetParam();
+  const LinearFixture fixture(in, 24, {format, 16});
+  ASSERT_NE(fixture.store, nullptr);
+  const Result<graph::Graph> graph =
+      BuildCpu(fixture.decoder, *fixture.store, {.int8_activations = true});
+  ASSERT_TRUE(graph.ok()) << graph.status().ToString();
+  const std::vector<float> y = RunGraph<float, float>(*graph, DType::kFloat32, fixture.x);
+  const std::vector<float> expected = fixture.Expected();
+  ASSERT_EQ(y.size(), expected.size());
+  // Inputs are rounded by at most 3.5 / 254; errors of `in` products of weights of 0.2 add up as
+  // sqrt(in) * 0.2 * 0.008 < 0.03; four of those.
+  for (size_t i = 0; i < y.size(); ++i) ASSERT_NEAR(y[i], expected[i], 0.12) << i;
+}
+
 INSTANTIATE_TEST_SUITE_P(
     Formats, CpuLinearTest,
     ::testing::Combine(::testing::Values(WeightFormat::kInt8, WeightFormat::kInt4,

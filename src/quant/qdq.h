@@ -23,9 +23,17 @@ struct QdqGraph {
 Result<QdqGraph> BuildQdq(const decoder::DecoderGraph& graph, const RangeMap& ranges,
                           const WeightStore& store);
 
+struct CpuOptions {
+  // MatMulNBits quantizes its input to 8 bit blocks and multiplies integers (accuracy_level 4). For
+  // SmolLM2 with int8 weights a token takes 0.02 s instead of 0.37 s; logit cosine .9992 instead of
+  // .9996. The weights' codes are the same either way.
+  bool int8_activations = false;
+};
+
 // Float graph -> CPU graph: every linear becomes com.microsoft:MatMulNBits (4 or 8 bits) with
 // exactly the store's codes and scales; activations and caches stay float32. `store` must outlive
-// the graph.
-Result<graph::Graph> BuildCpu(const decoder::DecoderGraph& graph, const WeightStore& store);
+// the graph. Errors: kNotFound naming a weight that the store lacks.
+Result<graph::Graph> BuildCpu(const decoder::DecoderGraph& graph, const WeightStore& store,
+                              const CpuOptions& options = {});
 
 }  // namespace hexport::quant

@@ -180,7 +180,7 @@ Status AddNpuWeight(const WeightStore& store, const std::string& name, Graph& gr
 }
 
 Status AddCpuLinear(const WeightStore& store, const std::string& name, const Node& matmul,
-                    Graph& graph) {
+                    const CpuOptions& options, Graph& graph) {
   HEXPORT_ASSIGN_OR_RETURN(const QuantizedWeight weight, store.Describe(name));
   const NBitsLayout layout = LayoutFor(weight);
   const auto blocks = static_cast<int64_t>(layout.blocks);
@@ -201,8 +201,8 @@ Status AddCpuLinear(const WeightStore& store, const std::string& name, const Nod
   node.attributes["N"] = weight.out_features;
   node.attributes["bits"] = static_cast<int64_t>(layout.bits);
   node.attributes["block_size"] = static_cast<int64_t>(layout.block);
-  node.attributes["accuracy_level"] =
-      int64_t{1};  // float32 sums: the quality measured is that of the codes alone
+  // 1: float32 sums, so that the quality measured is that of the codes alone; 4: int8 products.
+  node.attributes["accuracy_level"] = options.int8_activations ? int64_t{4} : int64_t{1};
   graph.nodes.push_back(std::move(node));
   return OkStatus();
 }

@@ -7,6 +7,7 @@
 
 #include "base/status.h"
 #include "graph/graph.h"
+#include "quant/qdq.h"
 #include "quant/weights.h"
 
 namespace hexport::quant {
@@ -24,7 +25,7 @@ Status AddNpuWeight(const WeightStore& store, const std::string& name, graph::Gr
 // computing in float32. Channels of int8 / int4 repeat their scale in every block; in_features that
 // no block divides are padded with zero codes.
 Status AddCpuLinear(const WeightStore& store, const std::string& name, const graph::Node& matmul,
-                    graph::Graph& graph);
+                    const CpuOptions& options, graph::Graph& graph);
 
 // The embedding's codes, "<name>.uint16", and its scale and zero point, "<name>.scale" and
 // "<name>.zero_point".
