@@ -16,13 +16,12 @@ namespace hexport::quant {
 // "<name>.dq".
 //   int8 / int4: DQ(codes, channel scales, axis 1)
 //   LPBQ:        DQ(int4 codes, DQ(integer block scales, channel scales, axis 1), axis 0,
-//   block_size), the pattern the
-//                QNN provider fuses into a block-quantized FullyConnected.
+//                block_size), the pattern that the QNN provider fuses into one FullyConnected.
 // Errors: those of WeightStore::Describe.
 Status AddNpuWeight(const WeightStore& store, const std::string& name, graph::Graph& graph);
 
 // Replaces `matmul` (inputs x, `name`) by com.microsoft:MatMulNBits with the same codes and scales,
-// computing in float32. Channels of int8 / int4 repeat their scale in every block; in_features that
+// computing as `options` say. Channels of int8 / int4 repeat their scale in every block; in_features that
 // no block divides are padded with zero codes.
 Status AddCpuLinear(const WeightStore& store, const std::string& name, const graph::Node& matmul,
                     const CpuOptions& options, graph::Graph& graph);
