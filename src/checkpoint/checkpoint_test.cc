@@ -214,8 +214,8 @@ TEST(TensorLayoutTest, ListsLlamaInOrder) {
 TEST(CheckpointTest, StreamsSmolLM2) {
   const fs::path path = fs::path(HEXPORT_MODELS_DIR) / "SmolLM2-135M-Instruct.Q4_1.gguf";
   if (!fs::exists(path)) GTEST_SKIP() << "models/ is empty; run tools/setup.sh";
-  const bool reset = ResetPeakRss();
-  const int64_t before = PeakRssBytes();
+  [[maybe_unused]] const bool reset = ResetPeakRss();
+  [[maybe_unused]] const int64_t before = PeakRssBytes();
   const auto model = Checkpoint::Open(path);
   ASSERT_THAT(model, IsOk());
   EXPECT_EQ((*model)->config().num_key_value_heads, 3);
