@@ -11,7 +11,7 @@ namespace {
 
 struct BuildArguments {
   compile::BuildOptions options;
-  std::string model, out, weights = "int8", calibration, chat_template;
+  std::string model, out, weights = "int8", method = "gptq", calibration, chat_template;
   bool json = false, quiet = false, no_weight_shared = false, no_rotation = false;
 };
 
@@ -43,6 +43,7 @@ int RunBuild(BuildArguments& arguments) {
   const Result<quant::WeightFormat> format = quant::ParseWeightFormat(arguments.weights);
   if (!format.ok()) return Fail(format.status().WithContext("--weights"), arguments.json);
   compile::BuildOptions& options = arguments.options;
+  options.gptq = arguments.method == "gptq";
   options.model = arguments.model;
   options.out = arguments.out;
   options.weights.format = *format;
@@ -80,6 +81,10 @@ void AddBuildCommand(CLI::App& app, int& exit_code) {
   command->add_option("--context", options.context_length, "Context length in tokens")->capture_default_str();
   command->add_option("--ar", options.prompt_ar, "Tokens of one prefill call")->capture_default_str();
   command->add_option("--weights", arguments->weights, "int8 or int4 (per channel), or lpbq (int4 in blocks)")
+      ->capture_default_str();
+  command->add_option("--method", arguments->method,
+                      "gptq (errors made up for, from the calibration data) or rtn (round to nearest; faster)")
+      ->check(CLI::IsMember({"gptq", "rtn"}))
       ->capture_default_str();
   command->add_option("--block", options.weights.block_size, "LPBQ block along input features: 16, 32 or 64")
       ->capture_default_str();

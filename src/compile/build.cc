@@ -108,7 +108,7 @@ Keys MakeKeys(const BuildContext& context) {
   }
   Keys keys;
   keys.calibrate = Sha256Hex(base + "|calibrate|" + samples);
-  keys.quantize = Sha256Hex(base + "|quantize|" + m.weights + "|" + std::to_string(m.block_size));
+  keys.quantize = Sha256Hex((o.gptq ? keys.calibrate + "|gptq" : base) + "|quantize|" + m.weights + "|" + std::to_string(m.block_size));
   keys.graphs = Sha256Hex(keys.calibrate + keys.quantize + "|" + std::to_string(o.context_length) + "|" +
                           std::to_string(o.prompt_ar));
   keys.compile = Sha256Hex(keys.graphs + "|" + m.qnn_version + "|" + m.soc);

@@ -20,6 +20,7 @@ struct BuildOptions {
   int64_t context_length = 1024;      // CL of every graph
   int64_t prompt_ar = 128;            // tokens of one prefill call
   quant::WeightOptions weights;
+  bool gptq = true;                   // false: round to nearest
   std::filesystem::path calibration;  // empty: the built-in conversations
   int64_t calibration_samples = 0;    // 0: all
   std::filesystem::path chat_template;  // a Jinja file that replaces the checkpoint's

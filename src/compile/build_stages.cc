@@ -12,6 +12,7 @@
 #include "decoder/decoder.h"
 #include "graph/onnx_io.h"
 #include "quant/calibrate.h"
+#include "quant/gptq.h"
 #include "quant/qdq.h"
 
 namespace hexport::compile {
@@ -168,8 +169,13 @@ Status CalibrateStage(BuildContext& context, StageReport& report) {
 Status QuantizeStage(BuildContext& context, StageReport& report) {
   HEXPORT_ASSIGN_OR_RETURN(decoder::DecoderGraph decoder, decoder::BuildDecoder(context.weights(), {}));
   report.notes.push_back(std::string(quant::WeightFormatName(context.options.weights.format)) +
-                         ", round to nearest; lm_head int8; embedding 16 bit" +
+                         (context.options.gptq ? ", GPTQ" : ", round to nearest") + "; lm_head int8; embedding 16 bit" +
                          (context.rotated != nullptr ? "; residual stream rotated" : ""));
+  if (context.options.gptq) {
+    return quant::QuantizeWeightsGptq(context.weights(), decoder, context.options.weights,
+                                      context.calibration.samples, context.work / "weights.safetensors",
+                                      context.progress);
+  }
   return quant::QuantizeWeights(context.weights(), decoder, context.options.weights,
                                 context.work / "weights.safetensors", context.progress);
 }

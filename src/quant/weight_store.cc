@@ -3,6 +3,7 @@
 #include <cmath>
 #include <cstring>
 
+#include "quant/weight_store_writer.h"
 #include "quant/weights.h"
 
 namespace hexport::quant {
@@ -136,50 +137,71 @@ Result<QuantizedWeight> QuantizeHead(const Checkpoint& checkpoint,
   return out;
 }
 
-Result<QuantizedWeight> QuantizeLinear(const Checkpoint& checkpoint,
-                                       const decoder::LinearWeight& linear,
-                                       const WeightOptions& options) {
-  if (linear.lm_head) return QuantizeHead(checkpoint, linear);
-  std::vector<float> weights(static_cast<size_t>(linear.in_features * linear.out_features));
-  HEXPORT_RETURN_IF_ERROR(decoder::ReadLinear(checkpoint, linear, weights));
-  return QuantizeRtn(weights, linear.in_features, linear.out_features,
-                     {FormatOf(linear, options), options.block_size});
-}
-
 }  // namespace
 
-Status QuantizeWeights(const Checkpoint& checkpoint, const decoder::DecoderGraph& graph,
-                       const WeightOptions& options, const std::filesystem::path& path,
-                       Progress& progress) {
+Result<std::unique_ptr<WeightStoreWriter>> WeightStoreWriter::Create(
+    const Checkpoint& checkpoint, const decoder::DecoderGraph& graph, const WeightOptions& options,
+    const std::filesystem::path& path, Progress& progress) {
   if (options.format == WeightFormat::kLpbq && options.block_size != 16 &&
       options.block_size != 32 && options.block_size != 64) {
     return InvalidArgument("LPBQ block_size: expected 16, 32 or 64, got " +
                            std::to_string(options.block_size));
   }
+  std::unique_ptr<WeightStoreWriter> out(new WeightStoreWriter(checkpoint, options, progress));
   HEXPORT_ASSIGN_OR_RETURN(
-      std::unique_ptr<SafetensorsWriter> writer,
+      out->writer_,
       SafetensorsWriter::Create(path, DeclareEntries(graph, checkpoint.config(), options),
                                 {{"format", "hexport-weights-1"},
                                  {"weights", std::string(WeightFormatName(options.format))},
                                  {"block_size", std::to_string(options.block_size)}}));
-  if (!graph.embedding.empty()) HEXPORT_RETURN_IF_ERROR(WriteEmbedding(checkpoint, *writer));
+  if (!graph.embedding.empty()) HEXPORT_RETURN_IF_ERROR(WriteEmbedding(checkpoint, *out->writer_));
+  for (const decoder::LinearWeight& linear : graph.linears) {
+    if (linear.lm_head || FormatOf(linear, options) == options.format) continue;
+    progress.Note(linear.tensor + ": int8, since blocks of " + std::to_string(options.block_size) +
+                  " do not divide its " + std::to_string(linear.in_features) + " inputs");
+  }
+  return out;
+}
+
+WeightOptions WeightStoreWriter::OptionsOf(const decoder::LinearWeight& linear) const {
+  WeightOptions options = options_;
+  options.format = FormatOf(linear, options_);
+  return options;
+}
+
+Status WeightStoreWriter::Append(const QuantizedWeight& weight) {
+  HEXPORT_RETURN_IF_ERROR(AppendVector(*writer_, weight.codes));
+  HEXPORT_RETURN_IF_ERROR(AppendVector(*writer_, weight.channel_scales));
+  if (weight.block_scales.empty()) return OkStatus();
+  return AppendVector(*writer_, weight.block_scales);
+}
+
+Status WeightStoreWriter::AppendRtn(const decoder::LinearWeight& linear) {
+  const auto quantize = [&]() -> Result<QuantizedWeight> {
+    if (linear.lm_head) return QuantizeHead(checkpoint_, linear);
+    std::vector<float> weights(static_cast<size_t>(linear.in_features * linear.out_features));
+    HEXPORT_RETURN_IF_ERROR(decoder::ReadLinear(checkpoint_, linear, weights));
+    return QuantizeRtn(weights, linear.in_features, linear.out_features, OptionsOf(linear));
+  };
+  const Result<QuantizedWeight> weight = quantize();
+  if (!weight.ok()) return weight.status().WithContext(linear.tensor);
+  return Append(*weight);
+}
+
+Status WeightStoreWriter::Commit() { return writer_->Commit(); }
+
+Status QuantizeWeights(const Checkpoint& checkpoint, const decoder::DecoderGraph& graph,
+                       const WeightOptions& options, const std::filesystem::path& path,
+                       Progress& progress) {
+  HEXPORT_ASSIGN_OR_RETURN(std::unique_ptr<WeightStoreWriter> writer,
+                           WeightStoreWriter::Create(checkpoint, graph, options, path, progress));
   const int64_t total = static_cast<int64_t>(graph.linears.size());
   int64_t done = 0;
   for (const decoder::LinearWeight& linear : graph.linears) {
-    progress.Update("quantize weights", done++, total);
-    if (!linear.lm_head && FormatOf(linear, options) != options.format) {
-      progress.Note(linear.tensor + ": int8, since blocks of " +
-                    std::to_string(options.block_size) + " do not divide its " +
-                    std::to_string(linear.in_features) + " inputs");
-    }
-    Result<QuantizedWeight> weight = QuantizeLinear(checkpoint, linear, options);
-    if (!weight.ok()) return weight.status().WithContext(linear.tensor);
-    HEXPORT_RETURN_IF_ERROR(AppendVector(*writer, weight->codes));
-    HEXPORT_RETURN_IF_ERROR(AppendVector(*writer, weight->channel_scales));
-    if (!weight->block_scales.empty())
-      HEXPORT_RETURN_IF_ERROR(AppendVector(*writer, weight->block_scales));
+    progress.Update("quantize", done++, total);
+    HEXPORT_RETURN_IF_ERROR(writer->AppendRtn(linear));
   }
-  progress.Update("quantize weights", total, total);
+  progress.Update("quantize", total, total);
   return writer->Commit();
 }
 
