@@ -7,6 +7,10 @@
 namespace hexport::bundle {
 namespace {
 
+// Genie puts its bos-token before every prompt. Prompts here are rendered by the chat template, which writes the one
+// that the model wants: a second would change the answers.
+constexpr int kNoBosToken = -1;
+
 using nlohmann::ordered_json;
 
 constexpr int64_t kMaxGenieInt =
@@ -51,7 +55,7 @@ ordered_json Context(const Manifest& manifest) {
   ordered_json out = {{"version", 1},
                       {"size", manifest.context_length},
                       {"n-vocab", manifest.model.vocab_size},
-                      {"bos-token", manifest.model.bos_token_id}};
+                      {"bos-token", kNoBosToken}};
   if (eos.empty()) {
     out["eos-token"] = -1;  // the field is mandatory
   } else if (eos.size() == 1) {

@@ -1,5 +1,7 @@
 #include "compile/report.h"
 
+#include <malloc.h>
+
 #include <chrono>
 #include <nlohmann/json.hpp>
 #include <utility>
@@ -19,6 +21,7 @@ int64_t NowNs() {
 
 StageTimer::StageTimer(std::string name) : start_ns_(NowNs()) {
   report_.name = std::move(name);
+  malloc_trim(0);  // what the stage before freed is not this one's memory
   ResetPeakRss();  // where the kernel refuses, the peak is that of the whole run so far: an upper bound
 }
 
