@@ -9,18 +9,30 @@ namespace hexport {
 
 std::string_view StatusCodeName(StatusCode code) {
   switch (code) {
-    case StatusCode::kOk: return "ok";
-    case StatusCode::kCancelled: return "cancelled";
-    case StatusCode::kInvalidArgument: return "invalid argument";
-    case StatusCode::kDeadlineExceeded: return "deadline exceeded";
-    case StatusCode::kNotFound: return "not found";
-    case StatusCode::kPermissionDenied: return "permission denied";
-    case StatusCode::kResourceExhausted: return "resource exhausted";
-    case StatusCode::kFailedPrecondition: return "failed precondition";
-    case StatusCode::kUnimplemented: return "unsupported";
-    case StatusCode::kInternal: return "internal error";
-    case StatusCode::kUnavailable: return "unavailable";
-    case StatusCode::kDataLoss: return "corrupt data";
+    case StatusCode::kOk:
+      return "ok";
+    case StatusCode::kCancelled:
+      return "cancelled";
+    case StatusCode::kInvalidArgument:
+      return "invalid argument";
+    case StatusCode::kDeadlineExceeded:
+      return "deadline exceeded";
+    case StatusCode::kNotFound:
+      return "not found";
+    case StatusCode::kPermissionDenied:
+      return "permission denied";
+    case StatusCode::kResourceExhausted:
+      return "resource exhausted";
+    case StatusCode::kFailedPrecondition:
+      return "failed precondition";
+    case StatusCode::kUnimplemented:
+      return "unsupported";
+    case StatusCode::kInternal:
+      return "internal error";
+    case StatusCode::kUnavailable:
+      return "unavailable";
+    case StatusCode::kDataLoss:
+      return "corrupt data";
   }
   return "unknown";
 }
@@ -40,19 +52,30 @@ Status ErrnoStatus(int error, std::string_view context) {
   switch (error) {
     case EACCES:
     case EPERM:
-    case EROFS: code = StatusCode::kPermissionDenied; break;
+    case EROFS:
+      code = StatusCode::kPermissionDenied;
+      break;
     case ENOENT:
-    case ENOTDIR: code = StatusCode::kNotFound; break;
+    case ENOTDIR:
+      code = StatusCode::kNotFound;
+      break;
     case ENOSPC:
     case EDQUOT:
     case EFBIG:
     case ENOMEM:
-    case EMFILE: code = StatusCode::kResourceExhausted; break;
+    case EMFILE:
+      code = StatusCode::kResourceExhausted;
+      break;
     case EEXIST:
-    case ENOTEMPTY: code = StatusCode::kFailedPrecondition; break;
+    case ENOTEMPTY:
+      code = StatusCode::kFailedPrecondition;
+      break;
     case EISDIR:
-    case EINVAL: code = StatusCode::kInvalidArgument; break;
-    default: break;
+    case EINVAL:
+      code = StatusCode::kInvalidArgument;
+      break;
+    default:
+      break;
   }
   std::string message = std::string(context) + ": " + std::strerror(error);
   if (error == ENOSPC) message += "; free some disk space and run again";

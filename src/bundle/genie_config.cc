@@ -7,8 +7,8 @@
 namespace hexport::bundle {
 namespace {
 
-// Genie puts its bos-token before every prompt. Prompts here are rendered by the chat template, which writes the one
-// that the model wants: a second would change the answers.
+// Genie puts its bos-token before every prompt. Prompts here are rendered by the chat template,
+// which writes the one that the model wants: a second would change the answers.
 constexpr int kNoBosToken = -1;
 
 using nlohmann::ordered_json;

@@ -44,8 +44,9 @@ TEST(GenieConfigTest, HoldsTheMandatoryFields) {
   EXPECT_EQ(dialog.at("version"), 1);
   EXPECT_EQ(dialog.at("type"), "basic");
   EXPECT_EQ(dialog.at("max-num-tokens"), 512);
-  EXPECT_EQ(dialog.at("context"),
-            json::parse(R"({"version":1,"size":256,"n-vocab":49152,"bos-token":-1,"eos-token":2})"));
+  EXPECT_EQ(
+      dialog.at("context"),
+      json::parse(R"({"version":1,"size":256,"n-vocab":49152,"bos-token":-1,"eos-token":2})"));
   EXPECT_EQ(dialog.at("tokenizer"), json::parse(R"({"version":1,"path":"tokenizer.json"})"));
   EXPECT_EQ(
       dialog.at("engine").at("model"),

@@ -33,10 +33,11 @@ void PrintSummary(const std::string& out, const compile::BuildResult& result) {
               static_cast<long>(result.manifest.context_length));
   std::printf("%-40s %9s %10s %12s\n", "stage", "seconds", "peak MiB", "child MiB");
   for (const auto& stage : result.report.stages) {
-    std::printf("%-40s %9.1f %10.0f %12.0f%s\n", stage.name.c_str(), stage.seconds, stage.peak_rss_mb,
-                stage.child_peak_rss_mb, stage.reused ? "  reused" : "");
+    std::printf("%-40s %9.1f %10.0f %12.0f%s\n", stage.name.c_str(), stage.seconds,
+                stage.peak_rss_mb, stage.child_peak_rss_mb, stage.reused ? "  reused" : "");
   }
-  std::printf("Next: hexport verify %s   ·   hexport run %s --engine cpu --prompt \"...\"\n", out.c_str(), out.c_str());
+  std::printf("Next: hexport verify %s   ·   hexport run %s --engine cpu --prompt \"...\"\n",
+              out.c_str(), out.c_str());
 }
 
 int RunBuild(BuildArguments& arguments) {
@@ -73,31 +74,48 @@ int RunBuild(BuildArguments& arguments) {
 
 void AddBuildCommand(CLI::App& app, int& exit_code) {
   auto arguments = std::make_shared<BuildArguments>();
-  CLI::App* command = app.add_subcommand("build", "Checkpoint in, bundle out: calibrate, quantize, compile");
+  CLI::App* command =
+      app.add_subcommand("build", "Checkpoint in, bundle out: calibrate, quantize, compile");
   compile::BuildOptions& options = arguments->options;
-  command->add_option("--model,-m", arguments->model, "GGUF file or Hugging Face folder")->required();
+  command->add_option("--model,-m", arguments->model, "GGUF file or Hugging Face folder")
+      ->required();
   command->add_option("--out,-o", arguments->out, "The bundle (a folder) to write")->required();
-  command->add_option("--soc", options.soc, "Snapdragon to compile for, e.g. sm8650")->capture_default_str();
-  command->add_option("--context", options.context_length, "Context length in tokens")->capture_default_str();
-  command->add_option("--ar", options.prompt_ar, "Tokens of one prefill call")->capture_default_str();
-  command->add_option("--weights", arguments->weights, "int8 or int4 (per channel), or lpbq (int4 in blocks)")
+  command->add_option("--soc", options.soc, "Snapdragon to compile for, e.g. sm8650")
       ->capture_default_str();
-  command->add_option("--method", arguments->method,
-                      "gptq (errors made up for, from the calibration data) or rtn (round to nearest; faster)")
+  command->add_option("--context", options.context_length, "Context length in tokens")
+      ->capture_default_str();
+  command->add_option("--ar", options.prompt_ar, "Tokens of one prefill call")
+      ->capture_default_str();
+  command
+      ->add_option("--weights", arguments->weights,
+                   "int8 or int4 (per channel), or lpbq (int4 in blocks)")
+      ->capture_default_str();
+  command
+      ->add_option(
+          "--method", arguments->method,
+          "gptq (errors made up for, from the calibration data) or rtn (round to nearest; faster)")
       ->check(CLI::IsMember({"gptq", "rtn"}))
       ->capture_default_str();
-  command->add_option("--block", options.weights.block_size, "LPBQ block along input features: 16, 32 or 64")
+  command
+      ->add_option("--block", options.weights.block_size,
+                   "LPBQ block along input features: 16, 32 or 64")
       ->capture_default_str();
-  command->add_option("--calibration", arguments->calibration,
-                      "Your data: .jsonl of {\"messages\": [...]} or {\"text\": ...}, or a text file of paragraphs "
-                      "(default: a few built-in conversations)");
-  command->add_option("--samples", options.calibration_samples, "Use at most this many calibration samples (0: all)")
+  command->add_option(
+      "--calibration", arguments->calibration,
+      "Your data: .jsonl of {\"messages\": [...]} or {\"text\": ...}, or a text file of paragraphs "
+      "(default: a few built-in conversations)");
+  command
+      ->add_option("--samples", options.calibration_samples,
+                   "Use at most this many calibration samples (0: all)")
       ->capture_default_str();
-  command->add_option("--chat-template", arguments->chat_template, "Jinja file to use instead of the checkpoint's");
-  command->add_flag("--no-weight-shared", arguments->no_weight_shared,
-                    "Build the plain binaries for the PC only, not the weight-shared one for phones");
-  command->add_flag("--no-rotation", arguments->no_rotation,
-                    "Do not fold the rotation of the residual stream (QuaRot's R1) into the weights");
+  command->add_option("--chat-template", arguments->chat_template,
+                      "Jinja file to use instead of the checkpoint's");
+  command->add_flag(
+      "--no-weight-shared", arguments->no_weight_shared,
+      "Build the plain binaries for the PC only, not the weight-shared one for phones");
+  command->add_flag(
+      "--no-rotation", arguments->no_rotation,
+      "Do not fold the rotation of the residual stream (QuaRot's R1) into the weights");
   command->add_flag("--force", options.force, "Replace an existing bundle");
   command->add_flag("--keep-work", options.keep_work, "Keep the working folder after success");
   command->add_flag("--json", arguments->json, "Print one JSON object");
@@ -105,7 +123,8 @@ void AddBuildCommand(CLI::App& app, int& exit_code) {
   command->footer(
       "Examples:\n"
       "  hexport build --model SmolLM2.gguf --soc sm8650 --context 512 --out out/smollm2\n"
-      "  hexport build --model ./my-qwen2 --soc sm8750 --weights lpbq --calibration train.jsonl --out out/q4");
+      "  hexport build --model ./my-qwen2 --soc sm8750 --weights lpbq --calibration train.jsonl "
+      "--out out/q4");
   command->callback([arguments, &exit_code] { exit_code = RunBuild(*arguments); });
 }
 

@@ -11,24 +11,32 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-double SecondsSince(Clock::time_point start) { return std::chrono::duration<double>(Clock::now() - start).count(); }
+double SecondsSince(Clock::time_point start) {
+  return std::chrono::duration<double>(Clock::now() - start).count();
+}
 
 }  // namespace
 
 int ExitCodeFor(StatusCode code) {
   switch (code) {
-    case StatusCode::kOk: return kExitOk;
+    case StatusCode::kOk:
+      return kExitOk;
     case StatusCode::kResourceExhausted:
     case StatusCode::kPermissionDenied:
     case StatusCode::kUnavailable:
     case StatusCode::kInternal:
-    case StatusCode::kDeadlineExceeded: return kExitEnvironment;
-    default: return kExitBadInput;
+    case StatusCode::kDeadlineExceeded:
+      return kExitEnvironment;
+    default:
+      return kExitBadInput;
   }
 }
 
 ConsoleProgress::ConsoleProgress(bool quiet)
-    : quiet_(quiet), terminal_(::isatty(STDERR_FILENO) == 1), stage_start_(Clock::now()), last_draw_(stage_start_) {}
+    : quiet_(quiet),
+      terminal_(::isatty(STDERR_FILENO) == 1),
+      stage_start_(Clock::now()),
+      last_draw_(stage_start_) {}
 
 ConsoleProgress::~ConsoleProgress() { Clear(); }
 
@@ -67,10 +75,12 @@ void ConsoleProgress::Draw(int64_t done, int64_t total) {
   }
   constexpr int kWidth = 30;
   const int filled = static_cast<int>(done * kWidth / total);
-  const std::string bar = std::string(static_cast<size_t>(filled), '#') + std::string(static_cast<size_t>(kWidth - filled), '.');
-  const double left = done > 0 ? elapsed / static_cast<double>(done) * static_cast<double>(total - done) : 0;
-  std::fprintf(stderr, "\r\033[K%-24s [%s] %" PRId64 "/%" PRId64 "  %.0f s, %.0f s left", stage_.c_str(), bar.c_str(),
-               done, total, elapsed, left);
+  const std::string bar = std::string(static_cast<size_t>(filled), '#') +
+                          std::string(static_cast<size_t>(kWidth - filled), '.');
+  const double left =
+      done > 0 ? elapsed / static_cast<double>(done) * static_cast<double>(total - done) : 0;
+  std::fprintf(stderr, "\r\033[K%-24s [%s] %" PRId64 "/%" PRId64 "  %.0f s, %.0f s left",
+               stage_.c_str(), bar.c_str(), done, total, elapsed, left);
 }
 
 void ConsoleProgress::Note(std::string_view line) {
@@ -88,13 +98,16 @@ void ConsoleProgress::Clear() {
 int Fail(const Status& status, bool json) {
   std::fprintf(stderr, "hexport: %s\n", status.ToString().c_str());
   if (json) {
-    PrintJson({{"error", {{"code", std::string(StatusCodeName(status.code()))}, {"message", status.message()}}}});
+    PrintJson(
+        {{"error",
+          {{"code", std::string(StatusCodeName(status.code()))}, {"message", status.message()}}}});
   }
   return ExitCodeFor(status.code());
 }
 
 void PrintJson(const nlohmann::ordered_json& value) {
-  std::printf("%s\n", value.dump(2, ' ', false, nlohmann::ordered_json::error_handler_t::replace).c_str());
+  std::printf("%s\n",
+              value.dump(2, ' ', false, nlohmann::ordered_json::error_handler_t::replace).c_str());
   std::fflush(stdout);
 }
 

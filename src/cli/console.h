@@ -1,4 +1,5 @@
-// What the program shows: a progress bar on a terminal, plain lines elsewhere (always on stderr), results on stdout.
+// What the program shows: a progress bar on a terminal, plain lines elsewhere (always on stderr),
+// results on stdout.
 #pragma once
 
 #include <chrono>
@@ -11,8 +12,8 @@
 
 namespace hexport::cli {
 
-// 0 good, 1 a check failed, 2 bad usage or input, 3 the environment lacks something (library, disk, permission) or the
-// vendor's code failed.
+// 0 good, 1 a check failed, 2 bad usage or input, 3 the environment lacks something (library, disk,
+// permission) or the vendor's code failed.
 inline constexpr int kExitOk = 0, kExitCheckFailed = 1, kExitBadInput = 2, kExitEnvironment = 3;
 int ExitCodeFor(StatusCode code);
 
@@ -33,7 +34,8 @@ class ConsoleProgress : public Progress {
   std::chrono::steady_clock::time_point stage_start_, last_draw_;
 };
 
-// Prints "hexport: <message>" to stderr and, with `json`, {"error": {"code", "message"}} to stdout. Returns the exit code.
+// Prints "hexport: <message>" to stderr and, with `json`, {"error": {"code", "message"}} to stdout.
+// Returns the exit code.
 int Fail(const Status& status, bool json);
 
 // One JSON object on stdout. Invalid UTF-8 is replaced.

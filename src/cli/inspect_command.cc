@@ -72,23 +72,29 @@ ordered_json BundleJson(const bundle::Manifest& manifest) {
 
 void PrintBundle(const std::string& path, const bundle::Manifest& manifest) {
   const bundle::ModelFacts& model = manifest.model;
-  std::printf("%s: bundle of %s (%s)\n", path.c_str(), model.name.c_str(), model.architecture.c_str());
+  std::printf("%s: bundle of %s (%s)\n", path.c_str(), model.name.c_str(),
+              model.architecture.c_str());
   std::printf("  %ld layers, hidden %ld, heads %ld/%ld of %ld, vocabulary %ld\n",
               static_cast<long>(model.num_hidden_layers), static_cast<long>(model.hidden_size),
-              static_cast<long>(model.num_attention_heads), static_cast<long>(model.num_key_value_heads),
-              static_cast<long>(model.head_dim), static_cast<long>(model.vocab_size));
-  std::printf("  for %s (V%d), weights %s, activations %d bit, KV %d bit, context %ld\n", manifest.soc.c_str(),
-              manifest.htp_arch, manifest.weights.c_str(), manifest.activation_bits, manifest.kv_bits,
+              static_cast<long>(model.num_attention_heads),
+              static_cast<long>(model.num_key_value_heads), static_cast<long>(model.head_dim),
+              static_cast<long>(model.vocab_size));
+  std::printf("  for %s (V%d), weights %s, activations %d bit, KV %d bit, context %ld\n",
+              manifest.soc.c_str(), manifest.htp_arch, manifest.weights.c_str(),
+              manifest.activation_bits, manifest.kv_bits,
               static_cast<long>(manifest.context_length));
-  std::printf("  made by hexport %s with ONNX Runtime %s, QAIRT %s\n", manifest.hexport_version.c_str(),
-              manifest.ort_version.c_str(), manifest.qnn_version.c_str());
+  std::printf("  made by hexport %s with ONNX Runtime %s, QAIRT %s\n",
+              manifest.hexport_version.c_str(), manifest.ort_version.c_str(),
+              manifest.qnn_version.c_str());
   std::printf("graphs\n");
   for (const auto& graph : manifest.graphs) {
-    std::printf("  %-36s %zu inputs, %zu outputs\n", graph.name.c_str(), graph.inputs.size(), graph.outputs.size());
+    std::printf("  %-36s %zu inputs, %zu outputs\n", graph.name.c_str(), graph.inputs.size(),
+                graph.outputs.size());
   }
   std::printf("files\n");
   for (const auto& file : manifest.files) {
-    std::printf("  %12ld  %.12s  %s\n", static_cast<long>(file.bytes), file.sha256.c_str(), file.path.c_str());
+    std::printf("  %12ld  %.12s  %s\n", static_cast<long>(file.bytes), file.sha256.c_str(),
+                file.path.c_str());
   }
 }
 
@@ -112,7 +118,8 @@ int InspectCheckpoint(const InspectArguments& arguments) {
   const ModelConfig& config = (*checkpoint)->config();
   const CheckpointSummary summary = Summarize(**checkpoint);
   const Result<TextAssets> text = (*checkpoint)->Text();
-  const std::string odd = text.ok() ? (text->chat_template.empty() ? "no chat template" : "") : text.status().message();
+  const std::string odd =
+      text.ok() ? (text->chat_template.empty() ? "no chat template" : "") : text.status().message();
   if (arguments.json) {
     PrintJson({{"kind", "checkpoint"},
                {"architecture", config.architecture},
@@ -134,13 +141,15 @@ int InspectCheckpoint(const InspectArguments& arguments) {
                {"odd", odd}});
     return kExitOk;
   }
-  std::printf("%s: checkpoint %s (%s), %.1f M parameters\n", arguments.path.c_str(), config.name.c_str(),
-              config.architecture.c_str(), static_cast<double>(summary.parameters) * 1e-6);
-  std::printf("  %ld layers, hidden %ld, intermediate %ld, heads %ld/%ld of %ld, vocabulary %ld%s\n",
-              static_cast<long>(config.num_hidden_layers), static_cast<long>(config.hidden_size),
-              static_cast<long>(config.intermediate_size), static_cast<long>(config.num_attention_heads),
-              static_cast<long>(config.num_key_value_heads), static_cast<long>(config.head_dim),
-              static_cast<long>(config.vocab_size), config.tie_word_embeddings ? ", tied lm_head" : "");
+  std::printf("%s: checkpoint %s (%s), %.1f M parameters\n", arguments.path.c_str(),
+              config.name.c_str(), config.architecture.c_str(),
+              static_cast<double>(summary.parameters) * 1e-6);
+  std::printf(
+      "  %ld layers, hidden %ld, intermediate %ld, heads %ld/%ld of %ld, vocabulary %ld%s\n",
+      static_cast<long>(config.num_hidden_layers), static_cast<long>(config.hidden_size),
+      static_cast<long>(config.intermediate_size), static_cast<long>(config.num_attention_heads),
+      static_cast<long>(config.num_key_value_heads), static_cast<long>(config.head_dim),
+      static_cast<long>(config.vocab_size), config.tie_word_embeddings ? ", tied lm_head" : "");
   for (const auto& [dtype, count] : summary.tensors_by_dtype) {
     std::printf("  %ld tensors %s\n", static_cast<long>(count), dtype.c_str());
   }
@@ -150,11 +159,14 @@ int InspectCheckpoint(const InspectArguments& arguments) {
 
 int RunInspect(const InspectArguments& arguments) {
   std::error_code error;
-  if (!fs::exists(fs::path(arguments.path) / "manifest.json", error)) return InspectCheckpoint(arguments);
+  if (!fs::exists(fs::path(arguments.path) / "manifest.json", error))
+    return InspectCheckpoint(arguments);
   const Result<bundle::Manifest> manifest = bundle::OpenBundle(arguments.path, arguments.hash);
   if (!manifest.ok()) return Fail(manifest.status(), arguments.json);
-  if (arguments.json) PrintJson(BundleJson(*manifest));
-  else PrintBundle(arguments.path, *manifest);
+  if (arguments.json)
+    PrintJson(BundleJson(*manifest));
+  else
+    PrintBundle(arguments.path, *manifest);
   return kExitOk;
 }
 
@@ -162,8 +174,10 @@ int RunInspect(const InspectArguments& arguments) {
 
 void AddInspectCommand(CLI::App& app, int& exit_code) {
   auto arguments = std::make_shared<InspectArguments>();
-  CLI::App* command = app.add_subcommand("inspect", "What a bundle or checkpoint is, in one screen");
-  command->add_option("path", arguments->path, "A bundle, a GGUF file or a Hugging Face folder")->required();
+  CLI::App* command =
+      app.add_subcommand("inspect", "What a bundle or checkpoint is, in one screen");
+  command->add_option("path", arguments->path, "A bundle, a GGUF file or a Hugging Face folder")
+      ->required();
   command->add_flag("--hash", arguments->hash, "Also check the SHA-256 of every file of a bundle");
   command->add_flag("--json", arguments->json, "Print one JSON object");
   command->footer("Examples:\n  hexport inspect out/model --json\n  hexport inspect model.gguf");

@@ -13,15 +13,19 @@ namespace {
 
 int Run(int argc, char** argv) {
   CLI::App app{
-      "hexport takes an LLM checkpoint to a Snapdragon phone's Hexagon NPU: a checkpoint goes in, a verified bundle and a "
+      "hexport takes an LLM checkpoint to a Snapdragon phone's Hexagon NPU: a checkpoint goes in, "
+      "a verified bundle and a "
       "runtime that answers from it come out."};
   app.set_version_flag("--version", hexport::compile::HexportVersion());
   app.require_subcommand(1);
   app.footer(
-      "Exit codes: 0 good, 1 a check failed, 2 bad usage or input, 3 the environment lacks something.\n"
-      "Environment: HEXPORT_ORT_ROOT, HEXPORT_QNN_ROOT name your own ONNX Runtime and QAIRT folders.\n\n"
+      "Exit codes: 0 good, 1 a check failed, 2 bad usage or input, 3 the environment lacks "
+      "something.\n"
+      "Environment: HEXPORT_ORT_ROOT, HEXPORT_QNN_ROOT name your own ONNX Runtime and QAIRT "
+      "folders.\n\n"
       "Examples:\n"
-      "  hexport build --model model.gguf --soc sm8650 --context 1024 --weights int8 --out out/model\n"
+      "  hexport build --model model.gguf --soc sm8650 --context 1024 --weights int8 --out "
+      "out/model\n"
       "  hexport verify out/model\n"
       "  hexport run out/model --engine cpu --prompt \"What is the capital of France?\"\n"
       "  hexport inspect out/model");
@@ -44,7 +48,8 @@ int main(int argc, char** argv) {
   // A closed pipe and a file size limit are errors of the write, not our end.
   std::signal(SIGPIPE, SIG_IGN);
   std::signal(SIGXFSZ, SIG_IGN);
-  if (argc == 2 && hexport::compile::kWorkerCommand == argv[1]) return hexport::compile::WorkerMain();
+  if (argc == 2 && hexport::compile::kWorkerCommand == argv[1])
+    return hexport::compile::WorkerMain();
   try {
     return Run(argc, argv);
   } catch (const std::exception& e) {

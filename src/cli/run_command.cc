@@ -103,7 +103,9 @@ Status RunInProcess(const Conversation& conversation, runtime::EngineKind kind, 
   HEXPORT_ASSIGN_OR_RETURN(
       runtime::GenerateResult result,
       session->Generate(conversation.prompt, GenerateOptionsOf(conversation.arguments),
-                        [&](const runtime::GeneratedToken& token) { return stream.Push(token.id, token.margin); }));
+                        [&](const runtime::GeneratedToken& token) {
+                          return stream.Push(token.id, token.margin);
+                        }));
   answer.finish_reason = result.finish_reason;
   answer.prefill_seconds = result.prefill_seconds;
   answer.decode_seconds = result.decode_seconds;
@@ -114,32 +116,38 @@ Status RunEmulator(const Conversation& conversation, Answer& answer) {
   const RunArguments& arguments = conversation.arguments;
   AnswerStream stream(conversation, answer);
   conversation.progress.Update("emulator: loading", 0, 0);
-  const json request = {{"bundle", arguments.bundle},       {"engine", "emulator"},
-                        {"prompt", conversation.prompt},    {"max_tokens", arguments.max_tokens},
-                        {"temperature", arguments.temperature}, {"top_k", arguments.top_k},
-                        {"top_p", arguments.top_p},         {"seed", arguments.seed}};
-  HEXPORT_ASSIGN_OR_RETURN(json result, compile::CallWorker(
-                                            "generate", request, "emulator",
-                                            [&](const json& event) {
-                                              if (event.contains("loaded")) {
-                                                conversation.progress.Update("emulator: reading the prompt", 0, 0);
-                                              } else if (event.contains("id")) {
-                                                stream.Push(event["id"].get<int32_t>(), event["margin"].get<float>());
-                                              }
-                                            },
-                                            nullptr));
+  const json request = {{"bundle", arguments.bundle},
+                        {"engine", "emulator"},
+                        {"prompt", conversation.prompt},
+                        {"max_tokens", arguments.max_tokens},
+                        {"temperature", arguments.temperature},
+                        {"top_k", arguments.top_k},
+                        {"top_p", arguments.top_p},
+                        {"seed", arguments.seed}};
+  HEXPORT_ASSIGN_OR_RETURN(
+      json result, compile::CallWorker(
+                       "generate", request, "emulator",
+                       [&](const json& event) {
+                         if (event.contains("loaded")) {
+                           conversation.progress.Update("emulator: reading the prompt", 0, 0);
+                         } else if (event.contains("id")) {
+                           stream.Push(event["id"].get<int32_t>(), event["margin"].get<float>());
+                         }
+                       },
+                       nullptr));
   answer.finish_reason = result.value("finish_reason", "");
   answer.prefill_seconds = result.value("prefill_seconds", 0.0);
   answer.decode_seconds = result.value("decode_seconds", 0.0);
   return stream.Finish();
 }
 
-// Greedy tokens of the emulator against the same graph on the CPU; where they part, the logit margin there says whether
-// it was a near tie.
+// Greedy tokens of the emulator against the same graph on the CPU; where they part, the logit
+// margin there says whether it was a near tie.
 Status CheckAgainstQdq(const Conversation& conversation, Answer& answer) {
   conversation.progress.Update("checking against the QDQ graph on the CPU", 0, 0);
-  HEXPORT_ASSIGN_OR_RETURN(std::unique_ptr<runtime::Session> session,
-                           runtime::Session::Create(conversation.arguments.bundle, runtime::EngineKind::kQdq));
+  HEXPORT_ASSIGN_OR_RETURN(
+      std::unique_ptr<runtime::Session> session,
+      runtime::Session::Create(conversation.arguments.bundle, runtime::EngineKind::kQdq));
   HEXPORT_ASSIGN_OR_RETURN(
       runtime::GenerateResult qdq,
       session->Generate(conversation.prompt, GenerateOptionsOf(conversation.arguments), {}));
@@ -176,9 +184,10 @@ Status RunGenie(const Conversation& conversation, Answer& answer) {
   request.top_k = arguments.top_k;
   request.top_p = arguments.top_p;
   request.seed = arguments.seed;
-  HEXPORT_ASSIGN_OR_RETURN(answer.text,
-                           compile::AskGenie(arguments.bundle, conversation.manifest, request,
-                                             [&](std::string_view piece) { conversation.Show(std::string(piece)); }));
+  HEXPORT_ASSIGN_OR_RETURN(answer.text, compile::AskGenie(arguments.bundle, conversation.manifest,
+                                                          request, [&](std::string_view piece) {
+                                                            conversation.Show(std::string(piece));
+                                                          }));
   // Genie tells text only: the ids are those of its text.
   HEXPORT_ASSIGN_OR_RETURN(answer.token_ids, conversation.tokenizer->Encode(answer.text, false));
   answer.finish_reason =
@@ -192,7 +201,8 @@ void PrintAnswer(const Conversation& conversation, const Answer& answer) {
     std::printf("\n");
     if (!answer.check.is_null() && !arguments.quiet) {
       if (answer.check["equal"].get<bool>()) {
-        std::fprintf(stderr, "check: all %zu tokens equal those of the QDQ graph on the CPU\n", answer.token_ids.size());
+        std::fprintf(stderr, "check: all %zu tokens equal those of the QDQ graph on the CPU\n",
+                     answer.token_ids.size());
       } else {
         std::fprintf(stderr, "check: parts from the QDQ graph on the CPU: %s\n",
                      answer.check["first_difference"].dump().c_str());
@@ -217,15 +227,19 @@ Status Prepare(Conversation& conversation) {
   const RunArguments& arguments = conversation.arguments;
   if (arguments.max_tokens < 1) return InvalidArgument("--max-tokens: expected at least 1");
   if (arguments.temperature < 0) return InvalidArgument("--temperature: expected 0 or more");
-  if (arguments.top_p <= 0 || arguments.top_p > 1) return InvalidArgument("--top-p: expected a number in (0, 1]");
+  if (arguments.top_p <= 0 || arguments.top_p > 1)
+    return InvalidArgument("--top-p: expected a number in (0, 1]");
   if (arguments.top_k < 0) return InvalidArgument("--top-k: expected 0 or more");
-  HEXPORT_ASSIGN_OR_RETURN(conversation.manifest, bundle::OpenBundle(arguments.bundle, /*hash=*/false));
-  HEXPORT_ASSIGN_OR_RETURN(std::string tokenizer_json,
-                           ReadTextFile(fs::path(arguments.bundle) / conversation.manifest.tokenizer));
+  HEXPORT_ASSIGN_OR_RETURN(conversation.manifest,
+                           bundle::OpenBundle(arguments.bundle, /*hash=*/false));
+  HEXPORT_ASSIGN_OR_RETURN(
+      std::string tokenizer_json,
+      ReadTextFile(fs::path(arguments.bundle) / conversation.manifest.tokenizer));
   HEXPORT_ASSIGN_OR_RETURN(conversation.tokenizer, Tokenizer::FromJson(tokenizer_json));
-  HEXPORT_ASSIGN_OR_RETURN(conversation.rendered,
-                           compile::RenderPrompt(arguments.bundle, conversation.manifest, arguments.prompt,
-                                                 arguments.system, arguments.raw));
+  HEXPORT_ASSIGN_OR_RETURN(
+      conversation.rendered,
+      compile::RenderPrompt(arguments.bundle, conversation.manifest, arguments.prompt,
+                            arguments.system, arguments.raw));
   HEXPORT_ASSIGN_OR_RETURN(conversation.prompt,
                            conversation.tokenizer->Encode(conversation.rendered, arguments.raw));
   return OkStatus();
@@ -260,18 +274,26 @@ void AddRunCommand(CLI::App& app, int& exit_code) {
   auto arguments = std::make_shared<RunArguments>();
   CLI::App* command = app.add_subcommand("run", "Ask a bundle a question");
   command->add_option("bundle", arguments->bundle, "The bundle")->required();
-  command->add_option("--engine,-e", arguments->engine,
-                      "cpu (int4/int8 weights, float activations), qdq (the NPU's graph on the CPU), emulator "
-                      "(Qualcomm's HTP emulator) or genie (Qualcomm's Genie on the emulator)")
+  command
+      ->add_option(
+          "--engine,-e", arguments->engine,
+          "cpu (int4/int8 weights, float activations), qdq (the NPU's graph on the CPU), emulator "
+          "(Qualcomm's HTP emulator) or genie (Qualcomm's Genie on the emulator)")
       ->capture_default_str();
   command->add_option("--prompt,-p", arguments->prompt, "The question")->required();
   command->add_option("--system", arguments->system, "A system message");
-  command->add_flag("--raw", arguments->raw, "Send the prompt as it stands, without the chat template");
-  command->add_option("--max-tokens,-n", arguments->max_tokens, "Stop after this many tokens")->capture_default_str();
-  command->add_option("--temperature,-t", arguments->temperature, "0: the most likely token each time")
+  command->add_flag("--raw", arguments->raw,
+                    "Send the prompt as it stands, without the chat template");
+  command->add_option("--max-tokens,-n", arguments->max_tokens, "Stop after this many tokens")
       ->capture_default_str();
-  command->add_option("--top-k", arguments->top_k, "Choose among the k most likely (0: off)")->capture_default_str();
-  command->add_option("--top-p", arguments->top_p, "Choose among the most likely that sum to p (1: off)")
+  command
+      ->add_option("--temperature,-t", arguments->temperature, "0: the most likely token each time")
+      ->capture_default_str();
+  command->add_option("--top-k", arguments->top_k, "Choose among the k most likely (0: off)")
+      ->capture_default_str();
+  command
+      ->add_option("--top-p", arguments->top_p,
+                   "Choose among the most likely that sum to p (1: off)")
       ->capture_default_str();
   command->add_option("--seed", arguments->seed, "Seed of the sampler")->capture_default_str();
   command->add_flag("--no-check", arguments->no_check,

@@ -36,11 +36,12 @@ void Print(const compile::VerifyResult& result) {
   std::printf("%ld tokens of %ld calibration samples\n", static_cast<long>(result.tokens),
               static_cast<long>(result.samples));
   std::printf("  cosine float / CPU engine     %.6f\n", result.cosine_float_cpu);
-  std::printf("  cosine float / QDQ graph      %.6f   top-1 %.4f\n", result.cosine_float_qdq, result.top1_float_qdq);
+  std::printf("  cosine float / QDQ graph      %.6f   top-1 %.4f\n", result.cosine_float_qdq,
+              result.top1_float_qdq);
   if (result.cosine_qdq_emulator) {
     std::printf("  cosine QDQ graph / emulator   %.6f\n", *result.cosine_qdq_emulator);
-    std::printf("  cosine float / emulator       %.6f   top-1 %.4f\n", *result.cosine_float_emulator,
-                *result.top1_float_emulator);
+    std::printf("  cosine float / emulator       %.6f   top-1 %.4f\n",
+                *result.cosine_float_emulator, *result.top1_float_emulator);
   }
   if (result.genie_answer) std::printf("  Genie: %s\n", result.genie_answer->c_str());
   for (const std::string& failure : result.failures) std::printf("FAILED %s\n", failure.c_str());
@@ -53,14 +54,17 @@ int RunVerify(VerifyArguments& arguments) {
   options.model = arguments.model;
   options.emulator = !arguments.no_emulator;
   if (arguments.float_qdq_option->count() > 0) options.min_cosine_float_qdq = arguments.float_qdq;
-  if (arguments.qdq_emulator_option->count() > 0) options.min_cosine_qdq_emulator = arguments.qdq_emulator;
+  if (arguments.qdq_emulator_option->count() > 0)
+    options.min_cosine_qdq_emulator = arguments.qdq_emulator;
   if (arguments.top1_option->count() > 0) options.min_top1_float_emulator = arguments.top1;
   ConsoleProgress progress(arguments.quiet);
   const Result<compile::VerifyResult> result = compile::Verify(options, progress);
   progress.Clear();
   if (!result.ok()) return Fail(result.status(), arguments.json);
-  if (arguments.json) PrintJson(ToJson(*result));
-  else Print(*result);
+  if (arguments.json)
+    PrintJson(ToJson(*result));
+  else
+    Print(*result);
   return result->failures.empty() ? kExitOk : kExitCheckFailed;
 }
 
@@ -68,23 +72,28 @@ int RunVerify(VerifyArguments& arguments) {
 
 void AddVerifyCommand(CLI::App& app, int& exit_code) {
   auto arguments = std::make_shared<VerifyArguments>();
-  CLI::App* command =
-      app.add_subcommand("verify", "Check a bundle's files, then its logits against the float model, the QDQ graph and "
-                                   "Qualcomm's emulator");
+  CLI::App* command = app.add_subcommand(
+      "verify",
+      "Check a bundle's files, then its logits against the float model, the QDQ graph and "
+      "Qualcomm's emulator");
   compile::VerifyOptions& options = arguments->options;
   command->add_option("bundle", arguments->bundle, "The bundle")->required();
-  command->add_option("--model,-m", arguments->model, "The checkpoint it was built from, if it has moved");
+  command->add_option("--model,-m", arguments->model,
+                      "The checkpoint it was built from, if it has moved");
   command->add_option("--samples", options.samples, "Only the first N calibration samples (0: all)")
       ->capture_default_str();
   command->add_option("--genie", options.genie_prompt, "Also ask Qualcomm's Genie this question");
-  command->add_option("--max-tokens", options.genie_max_tokens, "Length of Genie's answer")->capture_default_str();
+  command->add_option("--max-tokens", options.genie_max_tokens, "Length of Genie's answer")
+      ->capture_default_str();
   command->add_flag("--no-emulator", arguments->no_emulator, "Compare on the CPU only");
-  arguments->float_qdq_option = command->add_option(
-      "--min-cosine-float-qdq", arguments->float_qdq, "Fail below this (default .997 for int8, none for 4 bits)");
-  arguments->qdq_emulator_option = command->add_option(
-      "--min-cosine-qdq-emulator", arguments->qdq_emulator, "Fail below this (default .995 for int8, .99 for 4 bits)");
-  arguments->top1_option = command->add_option("--min-top1", arguments->top1,
-                                               "Fail below this (default .95 for int8, none for 4 bits)");
+  arguments->float_qdq_option =
+      command->add_option("--min-cosine-float-qdq", arguments->float_qdq,
+                          "Fail below this (default .997 for int8, none for 4 bits)");
+  arguments->qdq_emulator_option =
+      command->add_option("--min-cosine-qdq-emulator", arguments->qdq_emulator,
+                          "Fail below this (default .995 for int8, .99 for 4 bits)");
+  arguments->top1_option = command->add_option(
+      "--min-top1", arguments->top1, "Fail below this (default .95 for int8, none for 4 bits)");
   command->add_flag("--json", arguments->json, "Print one JSON object");
   command->add_flag("--quiet,-q", arguments->quiet, "No progress");
   command->footer(

@@ -36,7 +36,8 @@ class WorkLock {
     lock->fd_ = ::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0644);
     if (lock->fd_ < 0) return ErrnoStatus(errno, path.string());
     if (::flock(lock->fd_, LOCK_EX | LOCK_NB) != 0) {
-      return FailedPrecondition(work.string() + ": another hexport is building this bundle; wait for it to end");
+      return FailedPrecondition(work.string() +
+                                ": another hexport is building this bundle; wait for it to end");
     }
     return lock;
   }
@@ -53,18 +54,22 @@ class WorkLock {
 
 std::string SafeName(const std::string& name) {
   std::string out;
-  for (const char c : name) out += std::isalnum(static_cast<unsigned char>(c)) || c == '-' || c == '.' ? c : '_';
+  for (const char c : name)
+    out += std::isalnum(static_cast<unsigned char>(c)) || c == '-' || c == '.' ? c : '_';
   return out.empty() || out[0] == '.' ? "model" + out : out;
 }
 
 Status CheckOptions(const BuildOptions& options, const device::Soc& soc) {
-  if (options.prompt_ar < 1) return InvalidArgument("--ar: expected at least 1, got " + std::to_string(options.prompt_ar));
+  if (options.prompt_ar < 1)
+    return InvalidArgument("--ar: expected at least 1, got " + std::to_string(options.prompt_ar));
   if (options.context_length <= options.prompt_ar) {
-    return InvalidArgument("--context: expected more than --ar (" + std::to_string(options.prompt_ar) + "), got " +
+    return InvalidArgument("--context: expected more than --ar (" +
+                           std::to_string(options.prompt_ar) + "), got " +
                            std::to_string(options.context_length));
   }
   if (options.context_length > (int64_t{1} << 20)) {
-    return InvalidArgument("--context: expected at most 1048576, got " + std::to_string(options.context_length));
+    return InvalidArgument("--context: expected at most 1048576, got " +
+                           std::to_string(options.context_length));
   }
   if (options.weights.format == quant::WeightFormat::kLpbq) {
     const int block = options.weights.block_size;
@@ -72,8 +77,8 @@ Status CheckOptions(const BuildOptions& options, const device::Soc& soc) {
       return InvalidArgument("--block: expected 16, 32 or 64, got " + std::to_string(block));
     }
     if (!soc.supports_lpbq) {
-      return Unimplemented("--weights lpbq: needs HTP V69 or newer; " + std::string(soc.name) + " is V" +
-                           std::to_string(soc.htp_arch) + "; use --weights int8 or int4");
+      return Unimplemented("--weights lpbq: needs HTP V69 or newer; " + std::string(soc.name) +
+                           " is V" + std::to_string(soc.htp_arch) + "; use --weights int8 or int4");
     }
   }
   return OkStatus();
@@ -82,7 +87,8 @@ Status CheckOptions(const BuildOptions& options, const device::Soc& soc) {
 // Room for the codes in the NPU's, the CPU's and the compiler's files; int4 compiles to half.
 Status CheckDisk(const Checkpoint& checkpoint, const fs::path& folder) {
   int64_t elements = 0;
-  for (const TensorInfo& tensor : checkpoint.tensors()) elements += std::max<int64_t>(NumElements(tensor.shape), 0);
+  for (const TensorInfo& tensor : checkpoint.tensors())
+    elements += std::max<int64_t>(NumElements(tensor.shape), 0);
   std::error_code error;
   const fs::space_info space = fs::space(folder, error);
   const uint64_t needed = static_cast<uint64_t>(elements) * 6;
@@ -108,12 +114,14 @@ Keys MakeKeys(const BuildContext& context) {
   }
   Keys keys;
   keys.calibrate = Sha256Hex(base + "|calibrate|" + samples);
-  keys.quantize = Sha256Hex((o.gptq ? keys.calibrate + "|gptq" : base) + "|quantize|" + m.weights + "|" + std::to_string(m.block_size));
-  keys.graphs = Sha256Hex(keys.calibrate + keys.quantize + "|" + std::to_string(o.context_length) + "|" +
-                          std::to_string(o.prompt_ar));
+  keys.quantize = Sha256Hex((o.gptq ? keys.calibrate + "|gptq" : base) + "|quantize|" + m.weights +
+                            "|" + std::to_string(m.block_size));
+  keys.graphs = Sha256Hex(keys.calibrate + keys.quantize + "|" + std::to_string(o.context_length) +
+                          "|" + std::to_string(o.prompt_ar));
   keys.compile = Sha256Hex(keys.graphs + "|" + m.qnn_version + "|" + m.soc);
-  keys.build = Sha256Hex(keys.compile + "|" + context.text.chat_template + "|" + context.text.tokenizer_json + "|" +
-                         (o.weight_shared ? "shared" : "plain"));
+  keys.build =
+      Sha256Hex(keys.compile + "|" + context.text.chat_template + "|" +
+                context.text.tokenizer_json + "|" + (o.weight_shared ? "shared" : "plain"));
   return keys;
 }
 
@@ -123,20 +131,23 @@ Status Prepare(BuildContext& context) {
   HEXPORT_ASSIGN_OR_RETURN(context.soc, device::FindSoc(options.soc));
   HEXPORT_RETURN_IF_ERROR(CheckOptions(options, context.soc));
   HEXPORT_ASSIGN_OR_RETURN(context.checkpoint, Checkpoint::Open(options.model));
-  if (options.rotate_residual) context.rotated = quant::RotateResidual(*context.checkpoint, kRotationSeed);
+  if (options.rotate_residual)
+    context.rotated = quant::RotateResidual(*context.checkpoint, kRotationSeed);
   HEXPORT_ASSIGN_OR_RETURN(context.text, context.checkpoint->Text());
   if (!options.chat_template.empty()) {
     HEXPORT_ASSIGN_OR_RETURN(context.text.chat_template, ReadTextFile(options.chat_template));
   }
   const ModelConfig& config = context.checkpoint->config();
-  if (config.max_position_embeddings > 0 && options.context_length > config.max_position_embeddings) {
+  if (config.max_position_embeddings > 0 &&
+      options.context_length > config.max_position_embeddings) {
     return InvalidArgument("--context: expected at most the model's max_position_embeddings (" +
                            std::to_string(config.max_position_embeddings) + "), got " +
                            std::to_string(options.context_length));
   }
-  HEXPORT_ASSIGN_OR_RETURN(context.calibration,
-                           LoadCalibration(options.calibration, context.text, options.calibration_samples,
-                                           options.context_length - options.prompt_ar));
+  HEXPORT_ASSIGN_OR_RETURN(
+      context.calibration,
+      LoadCalibration(options.calibration, context.text, options.calibration_samples,
+                      options.context_length - options.prompt_ar));
   bundle::Manifest& manifest = context.manifest;
   HEXPORT_ASSIGN_OR_RETURN(manifest.ort_version, ort::OrtVersion());
   HEXPORT_ASSIGN_OR_RETURN(manifest.qnn_version, ort::QnnVersion());
@@ -149,7 +160,8 @@ Status Prepare(BuildContext& context) {
   manifest.soc_model = context.soc.soc_model;
   manifest.htp_arch = context.soc.htp_arch;
   manifest.weights = quant::WeightFormatName(options.weights.format);
-  manifest.block_size = options.weights.format == quant::WeightFormat::kLpbq ? options.weights.block_size : 0;
+  manifest.block_size =
+      options.weights.format == quant::WeightFormat::kLpbq ? options.weights.block_size : 0;
   manifest.mask_floor = static_cast<double>(quant::kMaskFloor);
   manifest.context_length = options.context_length;
   manifest.cpu_model = "cpu/model.onnx";
@@ -173,13 +185,14 @@ Status RunStages(BuildContext& context, const Keys& keys) {
                                    [&](StageReport& r) { return GraphsStage(context, r); }));
   HEXPORT_RETURN_IF_ERROR(LoadGraphs(context));
   for (const bundle::GraphEntry& entry : context.manifest.graphs) {
-    HEXPORT_RETURN_IF_ERROR(RunStage(context, "compile " + entry.name, keys.compile, [&](StageReport& r) {
-      return CompilePlainStage(context, entry, r);
-    }));
+    HEXPORT_RETURN_IF_ERROR(
+        RunStage(context, "compile " + entry.name, keys.compile,
+                 [&](StageReport& r) { return CompilePlainStage(context, entry, r); }));
   }
   if (!context.manifest.context_binaries.empty()) {
-    HEXPORT_RETURN_IF_ERROR(RunStage(context, "compile weight-shared", keys.compile,
-                                     [&](StageReport& r) { return CompileSharedStage(context, r); }));
+    HEXPORT_RETURN_IF_ERROR(
+        RunStage(context, "compile weight-shared", keys.compile,
+                 [&](StageReport& r) { return CompileSharedStage(context, r); }));
   }
   StageTimer timer("bundle");
   const Status status = BundleStage(context, timer.report());
@@ -196,7 +209,8 @@ Status Publish(BuildContext& context) {
   entry.bytes = static_cast<int64_t>(fs::file_size(root / "report.json"));
   HEXPORT_ASSIGN_OR_RETURN(entry.sha256, Sha256File(root / "report.json"));
   context.manifest.files.push_back(std::move(entry));
-  HEXPORT_RETURN_IF_ERROR(WriteFileAtomically(root / "manifest.json", bundle::ManifestToJson(context.manifest)));
+  HEXPORT_RETURN_IF_ERROR(
+      WriteFileAtomically(root / "manifest.json", bundle::ManifestToJson(context.manifest)));
   HEXPORT_ASSIGN_OR_RETURN(std::unique_ptr<StagedDirectory> staged,
                            StagedDirectory::Create(context.options.out, context.options.force));
   std::error_code error;
@@ -241,10 +255,12 @@ Result<BuildResult> Build(const BuildOptions& options, Progress& progress) {
   context.manifest.build_key = keys.build;
   std::error_code error;
   if (fs::exists(options.out, error) && !options.force) {
-    if (IsUpToDate(context)) return BuildResult{std::move(context.manifest), std::move(context.report), true};
-    return FailedPrecondition(options.out.string() +
-                              ": exists and is not this build (other inputs, options or versions); pass --force to "
-                              "replace it, or give another --out");
+    if (IsUpToDate(context))
+      return BuildResult{std::move(context.manifest), std::move(context.report), true};
+    return FailedPrecondition(
+        options.out.string() +
+        ": exists and is not this build (other inputs, options or versions); pass --force to "
+        "replace it, or give another --out");
   }
   HEXPORT_RETURN_IF_ERROR(PrepareWorkFolder(context));
   Status status;
@@ -252,14 +268,17 @@ Result<BuildResult> Build(const BuildOptions& options, Progress& progress) {
     HEXPORT_ASSIGN_OR_RETURN(std::unique_ptr<WorkLock> lock, WorkLock::Take(context.work));
     status = CheckDisk(*context.checkpoint, context.work);
     if (status.ok()) status = RunStages(context, keys);
-    context.report.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+    context.report.seconds =
+        std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
     if (status.ok()) status = Publish(context);
   }
   const bool resumable = context.any_finished && status.code() != StatusCode::kResourceExhausted &&
                          status.code() != StatusCode::kPermissionDenied;
   if (status.ok() ? !options.keep_work : !resumable) fs::remove_all(context.work, error);
   if (!status.ok()) {
-    if (resumable) progress.Note("finished stages are kept in " + context.work.string() + "; run again to go on from there");
+    if (resumable)
+      progress.Note("finished stages are kept in " + context.work.string() +
+                    "; run again to go on from there");
     return status;
   }
   return BuildResult{std::move(context.manifest), std::move(context.report), false};

@@ -14,32 +14,33 @@
 namespace hexport::compile {
 
 struct BuildOptions {
-  std::filesystem::path model;        // GGUF file or Hugging Face folder
-  std::filesystem::path out;          // the bundle; must not exist unless it is the same build, or `force`
+  std::filesystem::path model;  // GGUF file or Hugging Face folder
+  std::filesystem::path out;  // the bundle; must not exist unless it is the same build, or `force`
   std::string soc = "sm8650";
-  int64_t context_length = 1024;      // CL of every graph
-  int64_t prompt_ar = 128;            // tokens of one prefill call
+  int64_t context_length = 1024;  // CL of every graph
+  int64_t prompt_ar = 128;        // tokens of one prefill call
   quant::WeightOptions weights;
-  bool gptq = true;                   // false: round to nearest
-  std::filesystem::path calibration;  // empty: the built-in conversations
-  int64_t calibration_samples = 0;    // 0: all
+  bool gptq = true;                     // false: round to nearest
+  std::filesystem::path calibration;    // empty: the built-in conversations
+  int64_t calibration_samples = 0;      // 0: all
   std::filesystem::path chat_template;  // a Jinja file that replaces the checkpoint's
-  bool rotate_residual = true;        // fold R1 into the weights; see quant/residual_rotation.h
-  bool weight_shared = true;          // also build the binary for phones
-  bool force = false;                 // replace an existing `out`
-  bool keep_work = false;             // keep the working folder after success
+  bool rotate_residual = true;          // fold R1 into the weights; see quant/residual_rotation.h
+  bool weight_shared = true;            // also build the binary for phones
+  bool force = false;                   // replace an existing `out`
+  bool keep_work = false;               // keep the working folder after success
 };
 
 struct BuildResult {
   bundle::Manifest manifest;
   BuildReport report;
-  bool up_to_date = false;            // `out` already held this very build
+  bool up_to_date = false;  // `out` already held this very build
 };
 
-// Stages: checkpoint, calibrate, quantize, graphs, compile (one per binary), bundle. Results of finished stages stay in
-// "<parent of out>/.<name>.hexport-work" until the bundle stands, so that an interrupted build goes on where it was.
-// The bundle appears under its name complete or not at all.
-// Errors: those of each part, with the stage before them; kFailedPrecondition when `out` holds something else.
+// Stages: checkpoint, calibrate, quantize, graphs, compile (one per binary), bundle. Results of
+// finished stages stay in
+// "<parent of out>/.<name>.hexport-work" until the bundle stands, so that an interrupted build goes
+// on where it was. The bundle appears under its name complete or not at all. Errors: those of each
+// part, with the stage before them; kFailedPrecondition when `out` holds something else.
 Result<BuildResult> Build(const BuildOptions& options, Progress& progress);
 
 // hexport's version, "0.1.0".

@@ -40,7 +40,8 @@ Result<quant::RangeMap> LoadRanges(const fs::path& path) {
   const json value = json::parse(text, nullptr, false);
   if (!value.is_object()) return DataLoss(path.string() + ": expected an object of ranges");
   quant::RangeMap ranges;
-  for (const auto& [name, range] : value.items()) ranges[name] = {range[0].get<float>(), range[1].get<float>()};
+  for (const auto& [name, range] : value.items())
+    ranges[name] = {range[0].get<float>(), range[1].get<float>()};
   return ranges;
 }
 
@@ -63,21 +64,23 @@ std::vector<bundle::IoEncoding> DescribeIo(const std::vector<graph::ValueInfo>& 
 
 json IoToJson(const std::vector<bundle::IoEncoding>& values) {
   json out = json::array();
-  for (const auto& io : values) out.push_back({io.name, io.dtype, io.shape, io.scale, io.zero_point});
+  for (const auto& io : values)
+    out.push_back({io.name, io.dtype, io.shape, io.scale, io.zero_point});
   return out;
 }
 
 std::vector<bundle::IoEncoding> IoFromJson(const json& values) {
   std::vector<bundle::IoEncoding> out;
   for (const json& v : values) {
-    out.push_back({v[0].get<std::string>(), v[1].get<std::string>(), v[2].get<std::vector<int64_t>>(),
-                   v[3].get<double>(), v[4].get<int64_t>()});
+    out.push_back({v[0].get<std::string>(), v[1].get<std::string>(),
+                   v[2].get<std::vector<int64_t>>(), v[3].get<double>(), v[4].get<int64_t>()});
   }
   return out;
 }
 
 // One QDQ graph per AR, all sharing weights.data.
-Status WriteQdqGraphs(BuildContext& context, const quant::RangeMap& ranges, const quant::WeightStore& store) {
+Status WriteQdqGraphs(BuildContext& context, const quant::RangeMap& ranges,
+                      const quant::WeightStore& store) {
   const fs::path folder = context.bundle() / "qdq";
   HEXPORT_RETURN_IF_ERROR(EmptyFolder(folder));
   HEXPORT_ASSIGN_OR_RETURN(std::unique_ptr<graph::SharedWeights> shared,
@@ -92,10 +95,12 @@ Status WriteQdqGraphs(BuildContext& context, const quant::RangeMap& ranges, cons
     decoder::DecoderOptions options;
     options.ar = entry.ar;
     options.cl = entry.cl;
-    HEXPORT_ASSIGN_OR_RETURN(decoder::DecoderGraph decoder, decoder::BuildDecoder(context.weights(), options));
+    HEXPORT_ASSIGN_OR_RETURN(decoder::DecoderGraph decoder,
+                             decoder::BuildDecoder(context.weights(), options));
     HEXPORT_ASSIGN_OR_RETURN(quant::QdqGraph qdq, quant::BuildQdq(decoder, ranges, store));
     qdq.graph.name = entry.name;
-    HEXPORT_RETURN_IF_ERROR(shared->WriteModel(qdq.graph, context.bundle() / entry.qdq_model, write));
+    HEXPORT_RETURN_IF_ERROR(
+        shared->WriteModel(qdq.graph, context.bundle() / entry.qdq_model, write));
     described.push_back({{"inputs", IoToJson(DescribeIo(qdq.graph.inputs, qdq.io))},
                          {"outputs", IoToJson(DescribeIo(qdq.graph.outputs, qdq.io))}});
   }
@@ -105,7 +110,8 @@ Status WriteQdqGraphs(BuildContext& context, const quant::RangeMap& ranges, cons
 
 Status WriteCpuGraph(BuildContext& context, const quant::WeightStore& store) {
   HEXPORT_RETURN_IF_ERROR(EmptyFolder(context.bundle() / "cpu"));
-  HEXPORT_ASSIGN_OR_RETURN(decoder::DecoderGraph decoder, decoder::BuildDecoder(context.weights(), {}));
+  HEXPORT_ASSIGN_OR_RETURN(decoder::DecoderGraph decoder,
+                           decoder::BuildDecoder(context.weights(), {}));
   HEXPORT_ASSIGN_OR_RETURN(graph::Graph graph, quant::BuildCpu(decoder, store));
   graph.name = "decoder_cpu";
   graph::OnnxWriteOptions write;
@@ -116,8 +122,12 @@ Status WriteCpuGraph(BuildContext& context, const quant::WeightStore& store) {
 }
 
 json CompileRequest(const BuildContext& context, const fs::path& trace_dir, bool share) {
-  return {{"models", json::array()},           {"context_models", json::array()}, {"soc_model", context.soc.soc_model},
-          {"htp_arch", context.soc.htp_arch},  {"vtcm_mb", context.soc.vtcm_mb},  {"share", share},
+  return {{"models", json::array()},
+          {"context_models", json::array()},
+          {"soc_model", context.soc.soc_model},
+          {"htp_arch", context.soc.htp_arch},
+          {"vtcm_mb", context.soc.vtcm_mb},
+          {"share", share},
           {"trace_dir", trace_dir.string()}};
 }
 
@@ -127,7 +137,8 @@ Status RunCompile(const json& request, const std::string& what, StageReport& rep
   report.child_peak_rss_mb = static_cast<double>(child.peak_rss_bytes) / (1 << 20);
   if (!result.ok()) return result.status();
   for (const json& trace : (*result)["traces"]) {
-    report.notes.push_back(std::to_string(trace["nodes"].get<int64_t>()) + " ONNX nodes on the NPU, none elsewhere");
+    report.notes.push_back(std::to_string(trace["nodes"].get<int64_t>()) +
+                           " ONNX nodes on the NPU, none elsewhere");
   }
   return OkStatus();
 }
@@ -157,24 +168,28 @@ Status RunStage(BuildContext& context, const std::string& name, const std::strin
 }
 
 Status CalibrateStage(BuildContext& context, StageReport& report) {
-  HEXPORT_ASSIGN_OR_RETURN(quant::Calibration calibration,
-                           quant::Calibrate(context.weights(), context.calibration.samples, context.progress));
-  report.notes.push_back(std::to_string(calibration.samples) + " samples, " + std::to_string(calibration.tokens) +
-                         " tokens from " + context.calibration.source);
+  HEXPORT_ASSIGN_OR_RETURN(
+      quant::Calibration calibration,
+      quant::Calibrate(context.weights(), context.calibration.samples, context.progress));
+  report.notes.push_back(std::to_string(calibration.samples) + " samples, " +
+                         std::to_string(calibration.tokens) + " tokens from " +
+                         context.calibration.source);
   json ranges = json::object();
   for (const auto& [name, range] : calibration.ranges) ranges[name] = {range.min, range.max};
   return WriteFileAtomically(context.work / "ranges.json", ranges.dump());
 }
 
 Status QuantizeStage(BuildContext& context, StageReport& report) {
-  HEXPORT_ASSIGN_OR_RETURN(decoder::DecoderGraph decoder, decoder::BuildDecoder(context.weights(), {}));
+  HEXPORT_ASSIGN_OR_RETURN(decoder::DecoderGraph decoder,
+                           decoder::BuildDecoder(context.weights(), {}));
   report.notes.push_back(std::string(quant::WeightFormatName(context.options.weights.format)) +
-                         (context.options.gptq ? ", GPTQ" : ", round to nearest") + "; lm_head int8; embedding 16 bit" +
+                         (context.options.gptq ? ", GPTQ" : ", round to nearest") +
+                         "; lm_head int8; embedding 16 bit" +
                          (context.rotated != nullptr ? "; residual stream rotated" : ""));
   if (context.options.gptq) {
     return quant::QuantizeWeightsGptq(context.weights(), decoder, context.options.weights,
-                                      context.calibration.samples, context.work / "weights.safetensors",
-                                      context.progress);
+                                      context.calibration.samples,
+                                      context.work / "weights.safetensors", context.progress);
   }
   return quant::QuantizeWeights(context.weights(), decoder, context.options.weights,
                                 context.work / "weights.safetensors", context.progress);
@@ -188,7 +203,8 @@ Status GraphsStage(BuildContext& context, StageReport& /*report*/) {
   return WriteCpuGraph(context, *store);
 }
 
-Status CompilePlainStage(BuildContext& context, const bundle::GraphEntry& entry, StageReport& report) {
+Status CompilePlainStage(BuildContext& context, const bundle::GraphEntry& entry,
+                         StageReport& report) {
   const fs::path trace = context.bundle() / "trace";
   HEXPORT_RETURN_IF_ERROR(MakeFolder(context.bundle() / "emulator"));
   HEXPORT_RETURN_IF_ERROR(MakeFolder(trace));
@@ -233,21 +249,24 @@ Status CompileSharedStage(BuildContext& context, StageReport& report) {
 Status BundleStage(BuildContext& context, StageReport& report) {
   bundle::Manifest& manifest = context.manifest;
   const fs::path root = context.bundle();
-  HEXPORT_RETURN_IF_ERROR(WriteFileAtomically(root / manifest.tokenizer, context.text.tokenizer_json));
+  HEXPORT_RETURN_IF_ERROR(
+      WriteFileAtomically(root / manifest.tokenizer, context.text.tokenizer_json));
   if (!manifest.chat_template.empty()) {
-    HEXPORT_RETURN_IF_ERROR(WriteFileAtomically(root / manifest.chat_template, context.text.chat_template));
+    HEXPORT_RETURN_IF_ERROR(
+        WriteFileAtomically(root / manifest.chat_template, context.text.chat_template));
   }
-  HEXPORT_RETURN_IF_ERROR(WriteFileAtomically(root / manifest.calibration,
-                                              json{{"source", context.calibration.source},
-                                                   {"samples", context.calibration.samples}}
-                                                  .dump()));
+  HEXPORT_RETURN_IF_ERROR(WriteFileAtomically(
+      root / manifest.calibration,
+      json{{"source", context.calibration.source}, {"samples", context.calibration.samples}}
+          .dump()));
   HEXPORT_RETURN_IF_ERROR(WriteFileAtomically(
       root / manifest.backend_config,
       bundle::BackendConfigJson(context.soc.soc_model, context.soc.htp_arch, /*emulator=*/false)));
   bundle::GenieOptions genie;
   genie.binaries = manifest.context_binaries;
   if (genie.binaries.empty()) {
-    for (const bundle::GraphEntry& entry : manifest.graphs) genie.binaries.push_back(entry.emulator_binary);
+    for (const bundle::GraphEntry& entry : manifest.graphs)
+      genie.binaries.push_back(entry.emulator_binary);
   }
   genie.tokenizer_path = manifest.tokenizer;
   genie.extensions_path = manifest.backend_config;
@@ -278,7 +297,8 @@ std::vector<bundle::GraphEntry> PlanGraphs(const BuildOptions& options) {
                  std::to_string(entry.cl) + "_1_of_1";
     entry.qdq_model = "qdq/" + entry.name + ".onnx";
     entry.emulator_model = "emulator/" + entry.name + ".onnx";
-    entry.emulator_binary = "emulator/" + entry.name + "_qnn.bin";  // the name the QNN provider gives it
+    entry.emulator_binary =
+        "emulator/" + entry.name + "_qnn.bin";  // the name the QNN provider gives it
     plan.push_back(std::move(entry));
   }
   return plan;
@@ -289,8 +309,8 @@ Status LoadGraphs(BuildContext& context) {
   const json described = json::parse(text, nullptr, false);
   context.manifest.graphs = PlanGraphs(context.options);
   if (!described.is_array() || described.size() != context.manifest.graphs.size()) {
-    return DataLoss((context.work / "graphs.json").string() + ": not what an earlier run wrote; delete " +
-                    context.work.string());
+    return DataLoss((context.work / "graphs.json").string() +
+                    ": not what an earlier run wrote; delete " + context.work.string());
   }
   for (size_t i = 0; i < described.size(); ++i) {
     context.manifest.graphs[i].inputs = IoFromJson(described[i]["inputs"]);

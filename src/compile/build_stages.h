@@ -17,15 +17,16 @@
 
 namespace hexport::compile {
 
-// Everything the stages share. `work` holds stages/<name> (the key of each finished stage), ranges.json,
-// weights.safetensors, graphs.json and bundle/ (the bundle as far as it stands).
+// Everything the stages share. `work` holds stages/<name> (the key of each finished stage),
+// ranges.json, weights.safetensors, graphs.json and bundle/ (the bundle as far as it stands).
 struct BuildContext {
   const BuildOptions& options;
   Progress& progress;
   device::Soc soc;
   std::filesystem::path work;
   std::unique_ptr<Checkpoint> checkpoint;  // as it stands on the disk
-  std::unique_ptr<Checkpoint> rotated;     // a view of it with the residual stream rotated; null when not asked for
+  std::unique_ptr<Checkpoint>
+      rotated;  // a view of it with the residual stream rotated; null when not asked for
   TextAssets text;
   CalibrationData calibration;
   bundle::Manifest manifest;
@@ -44,7 +45,8 @@ Status RunStage(BuildContext& context, const std::string& name, const std::strin
 Status CalibrateStage(BuildContext& context, StageReport& report);
 Status QuantizeStage(BuildContext& context, StageReport& report);
 Status GraphsStage(BuildContext& context, StageReport& report);
-Status CompilePlainStage(BuildContext& context, const bundle::GraphEntry& entry, StageReport& report);
+Status CompilePlainStage(BuildContext& context, const bundle::GraphEntry& entry,
+                         StageReport& report);
 Status CompileSharedStage(BuildContext& context, StageReport& report);
 // Writes everything but report.json and manifest.json, and hashes it into context.manifest.files.
 Status BundleStage(BuildContext& context, StageReport& report);

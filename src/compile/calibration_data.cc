@@ -14,7 +14,8 @@ namespace {
 
 using nlohmann::json;
 
-// Renders and encodes samples; the chat template is compiled on first use, since plain text needs none.
+// Renders and encodes samples; the chat template is compiled on first use, since plain text needs
+// none.
 class SampleEncoder {
  public:
   static Result<std::unique_ptr<SampleEncoder>> Create(const TextAssets& text) {
@@ -24,14 +25,18 @@ class SampleEncoder {
   }
   explicit SampleEncoder(const TextAssets& text) : text_(text) {}
 
-  Result<std::vector<int32_t>> Text(std::string_view text) { return tokenizer_->Encode(text, true); }
+  Result<std::vector<int32_t>> Text(std::string_view text) {
+    return tokenizer_->Encode(text, true);
+  }
 
   Result<std::vector<int32_t>> Messages(const json& messages) {
     if (chat_template_ == nullptr) {
-      HEXPORT_ASSIGN_OR_RETURN(chat_template_,
-                               ChatTemplate::Create(text_.chat_template, text_.bos_token, text_.eos_token));
+      HEXPORT_ASSIGN_OR_RETURN(
+          chat_template_,
+          ChatTemplate::Create(text_.chat_template, text_.bos_token, text_.eos_token));
     }
-    HEXPORT_ASSIGN_OR_RETURN(std::string rendered, chat_template_->Render(messages.dump(), false, ""));
+    HEXPORT_ASSIGN_OR_RETURN(std::string rendered,
+                             chat_template_->Render(messages.dump(), false, ""));
     return tokenizer_->Encode(rendered, false);
   }
 
@@ -43,7 +48,8 @@ class SampleEncoder {
 
 Result<std::vector<int32_t>> EncodeLine(SampleEncoder& encoder, const std::string& line) {
   const json value = json::parse(line, nullptr, false);
-  if (value.is_discarded()) return InvalidArgument("expected a JSON object on each line, got broken JSON");
+  if (value.is_discarded())
+    return InvalidArgument("expected a JSON object on each line, got broken JSON");
   if (value.is_array()) return encoder.Messages(value);
   if (value.is_object()) {
     if (auto messages = value.find("messages"); messages != value.end() && messages->is_array()) {
@@ -53,7 +59,8 @@ Result<std::vector<int32_t>> EncodeLine(SampleEncoder& encoder, const std::strin
       return encoder.Text(text->get<std::string>());
     }
   }
-  return InvalidArgument("expected {\"messages\": [...]} or {\"text\": \"...\"}, got " + line.substr(0, 60));
+  return InvalidArgument("expected {\"messages\": [...]} or {\"text\": \"...\"}, got " +
+                         line.substr(0, 60));
 }
 
 // Pairs of (line number, text): JSON lines, or paragraphs of a text file.
@@ -74,8 +81,10 @@ std::vector<std::pair<int, std::string>> SplitSamples(const std::string& content
     } else if (blank) {
       flush();
     } else {
-      if (paragraph.empty()) first = number;
-      else paragraph += '\n';
+      if (paragraph.empty())
+        first = number;
+      else
+        paragraph += '\n';
       paragraph += line;
     }
   }
@@ -96,13 +105,16 @@ Result<CalibrationData> LoadCalibration(const std::filesystem::path& path, const
     jsonl = path.extension() == ".jsonl" || path.extension() == ".json";
   }
   HEXPORT_ASSIGN_OR_RETURN(std::unique_ptr<SampleEncoder> encoder, SampleEncoder::Create(text));
-  const bool plain = path.empty() && text.chat_template.empty();  // a base model: the same words without the template
+  const bool plain =
+      path.empty() &&
+      text.chat_template.empty();  // a base model: the same words without the template
   for (const auto& [number, sample] : SplitSamples(contents, jsonl)) {
     if (max_samples > 0 && static_cast<int64_t>(data.samples.size()) >= max_samples) break;
     Result<std::vector<int32_t>> ids = InvalidArgument("");
     if (plain) {
       std::string words;
-      for (const auto& message : json::parse(sample)["messages"]) words += message["content"].get<std::string>() + "\n";
+      for (const auto& message : json::parse(sample)["messages"])
+        words += message["content"].get<std::string>() + "\n";
       ids = encoder->Text(words);
     } else {
       ids = jsonl ? EncodeLine(*encoder, sample) : encoder->Text(sample);
@@ -122,7 +134,8 @@ Result<CalibrationData> LoadCalibration(const std::filesystem::path& path, const
 }
 
 std::string_view BuiltInCalibration() {
-  // Written for hexport: questions of the kinds a phone assistant gets, with numbers, code, lists and other languages.
+  // Written for hexport: questions of the kinds a phone assistant gets, with numbers, code, lists
+  // and other languages.
   return R"jsonl({"messages": [{"role": "user", "content": "Name three rivers of Europe and one city on each."}, {"role": "assistant", "content": "The Danube flows through Vienna, the Rhine through Cologne, and the Seine through Paris. Each of them has carried trade for more than 2000 years."}]}
 {"messages": [{"role": "user", "content": "Write a Python function that returns the sum of squares of a list."}, {"role": "assistant", "content": "def sum_of_squares(values):\n    return sum(v * v for v in values)\n\nprint(sum_of_squares([1, 2, 3]))  # 14"}]}
 {"messages": [{"role": "user", "content": "Why does bread rise?"}, {"role": "assistant", "content": "Yeast eats the sugar in the dough and gives off carbon dioxide. The gas is caught in the stretchy gluten, so the dough grows. In the oven the bubbles expand once more before the crust sets."}]}

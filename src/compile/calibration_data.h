@@ -18,11 +18,12 @@ struct CalibrationData {
   int64_t truncated = 0;                      // samples that were cut
 };
 
-// path: .jsonl with one conversation per line ({"messages": [...]} or a bare array of messages; also {"text": "..."})
-// rendered by the checkpoint's chat template, or a text file whose paragraphs (blank lines between) are samples.
-// An empty path takes hexport's own short conversations. At most max_samples samples (0: all).
-// Errors: kNotFound, kInvalidArgument with file and line (broken JSON, no messages, no sample at all),
-// kUnimplemented when messages need a chat template and there is none.
+// path: .jsonl with one conversation per line ({"messages": [...]} or a bare array of messages;
+// also {"text": "..."}) rendered by the checkpoint's chat template, or a text file whose paragraphs
+// (blank lines between) are samples. An empty path takes hexport's own short conversations. At most
+// max_samples samples (0: all). Errors: kNotFound, kInvalidArgument with file and line (broken
+// JSON, no messages, no sample at all), kUnimplemented when messages need a chat template and there
+// is none.
 Result<CalibrationData> LoadCalibration(const std::filesystem::path& path, const TextAssets& text,
                                         int64_t max_samples, int64_t max_tokens);
 

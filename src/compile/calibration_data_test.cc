@@ -19,7 +19,8 @@ using ::testing::HasSubstr;
 // A tokenizer of bytes: every character of the text below is one token.
 TextAssets ByteText() {
   TextAssets text;
-  text.tokenizer_json = R"({"version":"1.0","added_tokens":[],"normalizer":null,"pre_tokenizer":null,
+  text.tokenizer_json =
+      R"({"version":"1.0","added_tokens":[],"normalizer":null,"pre_tokenizer":null,
     "post_processor":null,"decoder":null,"model":{"type":"BPE","vocab":{"a":0,"b":1,"c":2,"u":3,"\n":4},"merges":[]}})";
   text.chat_template = "{% for m in messages %}u{{ m.content }}{% endfor %}";
   return text;
@@ -29,7 +30,8 @@ class CalibrationDataTest : public ::testing::Test {
  protected:
   void SetUp() override {
     folder_ = std::filesystem::temp_directory_path() /
-              (std::string("hexport_calibration_") + ::testing::UnitTest::GetInstance()->current_test_info()->name());
+              (std::string("hexport_calibration_") +
+               ::testing::UnitTest::GetInstance()->current_test_info()->name());
     std::filesystem::create_directories(folder_);
   }
   void TearDown() override { std::filesystem::remove_all(folder_); }
@@ -41,11 +43,14 @@ class CalibrationDataTest : public ::testing::Test {
 };
 
 TEST_F(CalibrationDataTest, RendersMessagesAndTakesPlainText) {
-  const auto path = Write("d.jsonl", "{\"messages\":[{\"role\":\"user\",\"content\":\"ab\"}]}\n\n{\"text\":\"cc\"}\n"
-                                     "[{\"role\":\"user\",\"content\":\"c\"}]\n");
+  const auto path =
+      Write("d.jsonl",
+            "{\"messages\":[{\"role\":\"user\",\"content\":\"ab\"}]}\n\n{\"text\":\"cc\"}\n"
+            "[{\"role\":\"user\",\"content\":\"c\"}]\n");
   const auto data = LoadCalibration(path, ByteText(), 0, 100);
   ASSERT_THAT(data, IsOk());
-  EXPECT_THAT(data->samples, ElementsAre(ElementsAre(3, 0, 1), ElementsAre(2, 2), ElementsAre(3, 2)));
+  EXPECT_THAT(data->samples,
+              ElementsAre(ElementsAre(3, 0, 1), ElementsAre(2, 2), ElementsAre(3, 2)));
 }
 
 TEST_F(CalibrationDataTest, ParagraphsOfATextFileAreSamples) {

@@ -8,7 +8,8 @@
 
 namespace hexport::compile {
 
-// SHA-256 over "<file name> <SHA-256 of the file>\n" of every file of the checkpoint, in its order: the folder may move.
+// SHA-256 over "<file name> <SHA-256 of the file>\n" of every file of the checkpoint, in its order:
+// the folder may move.
 Result<std::string> HashCheckpoint(const Checkpoint& checkpoint);
 
 }  // namespace hexport::compile

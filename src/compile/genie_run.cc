@@ -52,15 +52,17 @@ class TemporaryFile {
 
 }  // namespace
 
-Result<std::string> RenderPrompt(const fs::path& bundle, const bundle::Manifest& manifest, const std::string& prompt,
-                                 const std::string& system, bool raw) {
+Result<std::string> RenderPrompt(const fs::path& bundle, const bundle::Manifest& manifest,
+                                 const std::string& prompt, const std::string& system, bool raw) {
   if (raw) return prompt;
   if (manifest.chat_template.empty()) {
-    return FailedPrecondition(bundle.string() + ": has no chat template; pass --raw to send the text as it stands");
+    return FailedPrecondition(bundle.string() +
+                              ": has no chat template; pass --raw to send the text as it stands");
   }
   HEXPORT_ASSIGN_OR_RETURN(std::string source, ReadTextFile(bundle / manifest.chat_template));
-  HEXPORT_ASSIGN_OR_RETURN(std::unique_ptr<ChatTemplate> chat_template,
-                           ChatTemplate::Create(source, manifest.model.bos_token, manifest.model.eos_token));
+  HEXPORT_ASSIGN_OR_RETURN(
+      std::unique_ptr<ChatTemplate> chat_template,
+      ChatTemplate::Create(source, manifest.model.bos_token, manifest.model.eos_token));
   json messages = json::array();
   if (!system.empty()) messages.push_back({{"role", "system"}, {"content", system}});
   messages.push_back({{"role", "user"}, {"content", prompt}});
@@ -68,13 +70,14 @@ Result<std::string> RenderPrompt(const fs::path& bundle, const bundle::Manifest&
   return chat_template->Render(text, /*add_generation_prompt=*/true, "");
 }
 
-Result<std::string> AskGenie(const fs::path& bundle, const bundle::Manifest& manifest, const GenieRequest& request,
+Result<std::string> AskGenie(const fs::path& bundle, const bundle::Manifest& manifest,
+                             const GenieRequest& request,
                              const std::function<void(std::string_view)>& on_text) {
-  HEXPORT_ASSIGN_OR_RETURN(std::string text,
-                           RenderPrompt(bundle, manifest, request.prompt, request.system, request.raw));
-  HEXPORT_ASSIGN_OR_RETURN(
-      std::unique_ptr<TemporaryFile> extensions,
-      TemporaryFile::Create(bundle::BackendConfigJson(manifest.soc_model, manifest.htp_arch, /*emulator=*/true)));
+  HEXPORT_ASSIGN_OR_RETURN(std::string text, RenderPrompt(bundle, manifest, request.prompt,
+                                                          request.system, request.raw));
+  HEXPORT_ASSIGN_OR_RETURN(std::unique_ptr<TemporaryFile> extensions,
+                           TemporaryFile::Create(bundle::BackendConfigJson(
+                               manifest.soc_model, manifest.htp_arch, /*emulator=*/true)));
   const fs::path root = fs::absolute(bundle);
   bundle::GenieOptions options;
   for (const bundle::GraphEntry& entry : manifest.graphs) {

@@ -22,7 +22,8 @@ int64_t NowNs() {
 StageTimer::StageTimer(std::string name) : start_ns_(NowNs()) {
   report_.name = std::move(name);
   malloc_trim(0);  // what the stage before freed is not this one's memory
-  ResetPeakRss();  // where the kernel refuses, the peak is that of the whole run so far: an upper bound
+  ResetPeakRss();  // where the kernel refuses, the peak is that of the whole run so far: an upper
+                   // bound
 }
 
 StageReport StageTimer::Finish() {

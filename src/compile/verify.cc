@@ -1,11 +1,12 @@
 #include "compile/verify.h"
 
+#include <unistd.h>
+
 #include <cmath>
 #include <cstring>
 #include <nlohmann/json.hpp>
 #include <span>
 #include <system_error>
-#include <unistd.h>
 #include <utility>
 
 #include "base/file.h"
@@ -43,7 +44,9 @@ class Agreement {
     }
   }
   double cosine() const { return dot_ / (std::sqrt(aa_) * std::sqrt(bb_) + 1e-300); }
-  double top1() const { return rows_ == 0 ? 0 : static_cast<double>(same_) / static_cast<double>(rows_); }
+  double top1() const {
+    return rows_ == 0 ? 0 : static_cast<double>(same_) / static_cast<double>(rows_);
+  }
 
  private:
   double dot_ = 0, aa_ = 0, bb_ = 0;
@@ -54,14 +57,16 @@ struct Thresholds {
   double float_qdq, qdq_emulator, float_emulator_top1;
 };
 
-// int8 weights must stay close to float. Round-to-nearest int4 is known to lose accuracy, which is a fact about the
-// method and not a fault of the bundle: there only the emulator is held to the QDQ graph.
+// int8 weights must stay close to float. Round-to-nearest int4 is known to lose accuracy, which is
+// a fact about the method and not a fault of the bundle: there only the emulator is held to the QDQ
+// graph.
 Thresholds DefaultThresholds(const std::string& weights) {
   if (weights == "int8") return {.997, .995, .95};
   return {0, .99, 0};
 }
 
-Result<std::vector<quant::TokenIds>> LoadSamples(const VerifyOptions& options, const bundle::Manifest& manifest) {
+Result<std::vector<quant::TokenIds>> LoadSamples(const VerifyOptions& options,
+                                                 const bundle::Manifest& manifest) {
   const fs::path path = options.bundle / manifest.calibration;
   HEXPORT_ASSIGN_OR_RETURN(std::string text, ReadTextFile(path));
   try {
@@ -75,7 +80,8 @@ Result<std::vector<quant::TokenIds>> LoadSamples(const VerifyOptions& options, c
   }
 }
 
-Result<std::vector<std::vector<float>>> FloatReference(const VerifyOptions& options, const bundle::Manifest& manifest,
+Result<std::vector<std::vector<float>>> FloatReference(const VerifyOptions& options,
+                                                       const bundle::Manifest& manifest,
                                                        const std::vector<quant::TokenIds>& samples,
                                                        Progress& progress) {
   const fs::path path = options.model.empty() ? fs::path(manifest.source_path) : options.model;
@@ -85,16 +91,18 @@ Result<std::vector<std::vector<float>>> FloatReference(const VerifyOptions& opti
   }
   HEXPORT_ASSIGN_OR_RETURN(std::string hash, HashCheckpoint(**checkpoint));
   if (hash != manifest.source_sha256) {
-    return FailedPrecondition(path.string() + ": not the checkpoint this bundle was built from: expected SHA-256 " +
-                              manifest.source_sha256.substr(0, 16) + "..., got " + hash.substr(0, 16) + "...");
+    return FailedPrecondition(
+        path.string() + ": not the checkpoint this bundle was built from: expected SHA-256 " +
+        manifest.source_sha256.substr(0, 16) + "..., got " + hash.substr(0, 16) + "...");
   }
   return quant::FloatLogits(**checkpoint, samples, progress);
 }
 
 Result<std::vector<std::vector<float>>> HostLogits(const fs::path& bundle, runtime::EngineKind kind,
-                                                   const std::vector<quant::TokenIds>& samples, const char* stage,
-                                                   Progress& progress) {
-  HEXPORT_ASSIGN_OR_RETURN(std::unique_ptr<runtime::Session> session, runtime::Session::Create(bundle, kind));
+                                                   const std::vector<quant::TokenIds>& samples,
+                                                   const char* stage, Progress& progress) {
+  HEXPORT_ASSIGN_OR_RETURN(std::unique_ptr<runtime::Session> session,
+                           runtime::Session::Create(bundle, kind));
   std::vector<std::vector<float>> out;
   for (size_t i = 0; i < samples.size(); ++i) {
     progress.Update(stage, static_cast<int64_t>(i), static_cast<int64_t>(samples.size()));
@@ -105,17 +113,21 @@ Result<std::vector<std::vector<float>>> HostLogits(const fs::path& bundle, runti
 }
 
 Result<std::vector<std::vector<float>>> EmulatorLogits(const fs::path& bundle, int64_t vocab_size,
-                                                       const std::vector<quant::TokenIds>& samples, Progress& progress,
-                                                       double* seconds) {
-  const fs::path file = fs::temp_directory_path() / ("hexport-logits-" + std::to_string(::getpid()) + ".f32");
-  const json request = {{"bundle", bundle.string()}, {"engine", "emulator"}, {"samples", samples},
+                                                       const std::vector<quant::TokenIds>& samples,
+                                                       Progress& progress, double* seconds) {
+  const fs::path file =
+      fs::temp_directory_path() / ("hexport-logits-" + std::to_string(::getpid()) + ".f32");
+  const json request = {{"bundle", bundle.string()},
+                        {"engine", "emulator"},
+                        {"samples", samples},
                         {"out", file.string()}};
   progress.Update("emulator", 0, static_cast<int64_t>(samples.size()));
   WorkerReport report;
   Result<json> result = CallWorker(
       "logits", request, "emulator",
       [&](const json& event) {
-        progress.Update("emulator", event.value("done", int64_t{0}), event.value("total", int64_t{0}));
+        progress.Update("emulator", event.value("done", int64_t{0}),
+                        event.value("total", int64_t{0}));
       },
       &report);
   *seconds = report.seconds;
@@ -126,7 +138,8 @@ Result<std::vector<std::vector<float>>> EmulatorLogits(const fs::path& bundle, i
     size_t offset = 0;
     for (const auto& sample : samples) {
       std::vector<float> rows(sample.size() * static_cast<size_t>(vocab_size));
-      if (offset + rows.size() * sizeof(float) > mapped->bytes().size()) return Internal("emulator: too few logits");
+      if (offset + rows.size() * sizeof(float) > mapped->bytes().size())
+        return Internal("emulator: too few logits");
       std::memcpy(rows.data(), mapped->bytes().data() + offset, rows.size() * sizeof(float));
       offset += rows.size() * sizeof(float);
       out.push_back(std::move(rows));
@@ -137,24 +150,26 @@ Result<std::vector<std::vector<float>>> EmulatorLogits(const fs::path& bundle, i
   return out;
 }
 
-Agreement Compare(const std::vector<std::vector<float>>& a, const std::vector<std::vector<float>>& b,
-                  int64_t vocab_size) {
+Agreement Compare(const std::vector<std::vector<float>>& a,
+                  const std::vector<std::vector<float>>& b, int64_t vocab_size) {
   Agreement agreement;
   for (size_t i = 0; i < a.size(); ++i) agreement.Add(a[i], b[i], static_cast<size_t>(vocab_size));
   return agreement;
 }
 
-void CheckThreshold(const char* name, std::optional<double> value, double least, VerifyResult& result) {
+void CheckThreshold(const char* name, std::optional<double> value, double least,
+                    VerifyResult& result) {
   if (!value.has_value() || *value >= least) return;
-  result.failures.push_back(std::string(name) + ": expected at least " + std::to_string(least) + ", got " +
-                            std::to_string(*value));
+  result.failures.push_back(std::string(name) + ": expected at least " + std::to_string(least) +
+                            ", got " + std::to_string(*value));
 }
 
 }  // namespace
 
 Result<VerifyResult> Verify(const VerifyOptions& options, Progress& progress) {
   progress.Update("hashes", 0, 0);
-  HEXPORT_ASSIGN_OR_RETURN(bundle::Manifest manifest, bundle::OpenBundle(options.bundle, /*hash=*/true));
+  HEXPORT_ASSIGN_OR_RETURN(bundle::Manifest manifest,
+                           bundle::OpenBundle(options.bundle, /*hash=*/true));
   HEXPORT_ASSIGN_OR_RETURN(std::vector<quant::TokenIds> samples, LoadSamples(options, manifest));
   const int64_t vocab_size = manifest.model.vocab_size;
   VerifyResult result;
@@ -163,17 +178,18 @@ Result<VerifyResult> Verify(const VerifyOptions& options, Progress& progress) {
 
   HEXPORT_ASSIGN_OR_RETURN(auto reference, FloatReference(options, manifest, samples, progress));
   {
-    HEXPORT_ASSIGN_OR_RETURN(auto cpu,
-                             HostLogits(options.bundle, runtime::EngineKind::kCpu, samples, "cpu", progress));
+    HEXPORT_ASSIGN_OR_RETURN(
+        auto cpu, HostLogits(options.bundle, runtime::EngineKind::kCpu, samples, "cpu", progress));
     result.cosine_float_cpu = Compare(reference, cpu, vocab_size).cosine();
   }
-  HEXPORT_ASSIGN_OR_RETURN(auto qdq, HostLogits(options.bundle, runtime::EngineKind::kQdq, samples, "qdq", progress));
+  HEXPORT_ASSIGN_OR_RETURN(
+      auto qdq, HostLogits(options.bundle, runtime::EngineKind::kQdq, samples, "qdq", progress));
   const Agreement float_qdq = Compare(reference, qdq, vocab_size);
   result.cosine_float_qdq = float_qdq.cosine();
   result.top1_float_qdq = float_qdq.top1();
   if (options.emulator) {
-    HEXPORT_ASSIGN_OR_RETURN(
-        auto emulator, EmulatorLogits(options.bundle, vocab_size, samples, progress, &result.emulator_seconds));
+    HEXPORT_ASSIGN_OR_RETURN(auto emulator, EmulatorLogits(options.bundle, vocab_size, samples,
+                                                           progress, &result.emulator_seconds));
     result.cosine_qdq_emulator = Compare(qdq, emulator, vocab_size).cosine();
     const Agreement float_emulator = Compare(reference, emulator, vocab_size);
     result.cosine_float_emulator = float_emulator.cosine();

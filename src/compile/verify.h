@@ -1,4 +1,5 @@
-// Does the bundle say what the model says? Float, CPU, QDQ and emulator logits over the calibration text.
+// Does the bundle say what the model says? Float, CPU, QDQ and emulator logits over the calibration
+// text.
 #pragma once
 
 #include <cstdint>
@@ -14,10 +15,11 @@ namespace hexport::compile {
 
 struct VerifyOptions {
   std::filesystem::path bundle;
-  std::filesystem::path model;   // the float reference; empty: the checkpoint the bundle was built from
-  int64_t samples = 0;           // first N calibration samples; 0: all
-  bool emulator = true;          // false: float, CPU and QDQ only
-  std::string genie_prompt;      // empty: Genie is not asked
+  std::filesystem::path
+      model;                 // the float reference; empty: the checkpoint the bundle was built from
+  int64_t samples = 0;       // first N calibration samples; 0: all
+  bool emulator = true;      // false: float, CPU and QDQ only
+  std::string genie_prompt;  // empty: Genie is not asked
   int64_t genie_max_tokens = 16;
   // Thresholds; unset ones take the defaults of the bundle's weight format (see DefaultThresholds).
   std::optional<double> min_cosine_float_qdq, min_cosine_qdq_emulator, min_top1_float_emulator;
@@ -34,7 +36,8 @@ struct VerifyResult {
 };
 
 // Checks the SHA-256 of every file, then compares. The emulator and Genie run in child processes.
-// Errors: OpenBundle's; kNotFound / kFailedPrecondition when the float checkpoint is gone or has other contents.
+// Errors: OpenBundle's; kNotFound / kFailedPrecondition when the float checkpoint is gone or has
+// other contents.
 Result<VerifyResult> Verify(const VerifyOptions& options, Progress& progress);
 
 }  // namespace hexport::compile

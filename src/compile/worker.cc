@@ -1,7 +1,7 @@
 #include "compile/worker.h"
 
-#include <optional>
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <utility>
 
 #include "base/child_process.h"
@@ -29,7 +29,8 @@ struct Outcome {
   bool reported = false;  // the child said how it ended
 };
 
-void TakeLine(std::string_view line, const std::function<void(const json&)>& on_event, Outcome& outcome) {
+void TakeLine(std::string_view line, const std::function<void(const json&)>& on_event,
+              Outcome& outcome) {
   const size_t at = line.find(kWorkerPrefix);
   if (at == std::string_view::npos) return;
   json message = json::parse(line.substr(at + kWorkerPrefix.size()), nullptr, false);
@@ -40,7 +41,8 @@ void TakeLine(std::string_view line, const std::function<void(const json&)>& on_
     outcome.result = std::move(*result);
     outcome.reported = true;
   } else if (auto error = message.find("error"); error != message.end() && error->is_object()) {
-    outcome.error = Status(static_cast<StatusCode>(error->value("code", 13)), error->value("message", ""));
+    outcome.error =
+        Status(static_cast<StatusCode>(error->value("code", 13)), error->value("message", ""));
     outcome.reported = true;
   }
 }
@@ -69,10 +71,12 @@ Result<json> CallWorker(std::string_view task, const json& request, std::string_
   if (child->signal != 0 || child->exit_code != 0 || !outcome.result.has_value()) {
     // A vendor library that crashes while it unloads, after the result was told, did its work.
     if (outcome.result.has_value() && child->signal != 0) return *std::move(outcome.result);
-    std::string message = std::string(what) + ": the child process that runs Qualcomm's code ended without a result: " +
+    std::string message = std::string(what) +
+                          ": the child process that runs Qualcomm's code ended without a result: " +
                           DescribeExit(*child) + "; peak memory " +
                           std::to_string(child->peak_rss_bytes >> 20) + " MiB";
-    if (std::string tail = LastLines(child->stderr_tail, 6); !tail.empty()) message += "; its last words:\n" + tail;
+    if (std::string tail = LastLines(child->stderr_tail, 6); !tail.empty())
+      message += "; its last words:\n" + tail;
     return Internal(std::move(message));
   }
   return *std::move(outcome.result);

@@ -23,11 +23,13 @@ namespace fs = std::filesystem;
 
 void PrintMessage(const char* key, const json& value) {
   // A leading newline: the vendor's chatter may have left a line open.
-  std::cout << '\n' << kWorkerPrefix << json{{key, value}}.dump(-1, ' ', false, json::error_handler_t::replace)
-            << std::endl;
+  std::cout << '\n'
+            << kWorkerPrefix
+            << json{{key, value}}.dump(-1, ' ', false, json::error_handler_t::replace) << std::endl;
 }
 
-ort::SessionOptions CompileOptions(const json& request, const std::string& context_model, bool last) {
+ort::SessionOptions CompileOptions(const json& request, const std::string& context_model,
+                                   bool last) {
   const bool share = request.at("share").get<bool>();
   ort::SessionOptions options;
   options.provider = ort::SessionOptions::Provider::kQnn;
@@ -67,8 +69,10 @@ Result<json> CompileTask(const json& request, const EventSink& event) {
   std::vector<std::unique_ptr<ort::Session>> sessions;  // weight sharing needs all of them alive
   json traces = json::array();
   for (size_t i = 0; i < models.size(); ++i) {
-    ort::SessionOptions options = CompileOptions(request, context_models[i], i + 1 == models.size());
-    HEXPORT_ASSIGN_OR_RETURN(std::unique_ptr<ort::Session> session, ort::Session::Create(models[i], options));
+    ort::SessionOptions options =
+        CompileOptions(request, context_models[i], i + 1 == models.size());
+    HEXPORT_ASSIGN_OR_RETURN(std::unique_ptr<ort::Session> session,
+                             ort::Session::Create(models[i], options));
     sessions.push_back(std::move(session));
     HEXPORT_ASSIGN_OR_RETURN(int64_t nodes, CheckTrace(trace_dir));
     const fs::path kept = trace_dir / (fs::path(models[i]).stem().string() + ".json");
@@ -113,11 +117,12 @@ Result<json> GenerateTask(const json& request, const EventSink& event) {
   options.sampling.top_p = request.at("top_p").get<double>();
   options.sampling.seed = request.at("seed").get<uint64_t>();
   const auto prompt = request.at("prompt").get<std::vector<int32_t>>();
-  HEXPORT_ASSIGN_OR_RETURN(runtime::GenerateResult result,
-                           session->Generate(prompt, options, [&](const runtime::GeneratedToken& token) {
-                             event({{"id", token.id}, {"margin", token.margin}});
-                             return true;
-                           }));
+  HEXPORT_ASSIGN_OR_RETURN(
+      runtime::GenerateResult result,
+      session->Generate(prompt, options, [&](const runtime::GeneratedToken& token) {
+        event({{"id", token.id}, {"margin", token.margin}});
+        return true;
+      }));
   return json{{"finish_reason", result.finish_reason},
               {"prefill_seconds", result.prefill_seconds},
               {"decode_seconds", result.decode_seconds}};
@@ -133,7 +138,8 @@ Result<json> GenieTask(const json& request, const EventSink& event) {
 }
 
 int WorkerMain() {
-  const std::string text{std::istreambuf_iterator<char>(std::cin), std::istreambuf_iterator<char>()};
+  const std::string text{std::istreambuf_iterator<char>(std::cin),
+                         std::istreambuf_iterator<char>()};
   const auto run = [&text]() -> Result<json> {
     try {
       const json request = json::parse(text);

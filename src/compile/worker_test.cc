@@ -36,12 +36,14 @@ class WorkerTest : public ::testing::Test {
 };
 
 TEST_F(WorkerTest, PassesTheRequestAndReadsEventsAmongChatter) {
-  Script("read -r request\necho \" # vendor chatter\"\necho '@hexport {\"event\":{\"done\":1}}'\n"
-         "echo \"@hexport {\\\"result\\\":$request}\"\n");
+  Script(
+      "read -r request\necho \" # vendor chatter\"\necho '@hexport {\"event\":{\"done\":1}}'\n"
+      "echo \"@hexport {\\\"result\\\":$request}\"\n");
   int events = 0;
   WorkerReport report;
-  const auto result = CallWorker("logits", {{"x", 5}}, "w", [&](const json& event) { events += event["done"].get<int>(); },
-                                 &report);
+  const auto result = CallWorker(
+      "logits", {{"x", 5}}, "w", [&](const json& event) { events += event["done"].get<int>(); },
+      &report);
   ASSERT_THAT(result, IsOk());
   EXPECT_EQ((*result)["x"], 5);
   EXPECT_EQ((*result)["task"], "logits");
@@ -51,24 +53,28 @@ TEST_F(WorkerTest, PassesTheRequestAndReadsEventsAmongChatter) {
 
 TEST_F(WorkerTest, KilledChildIsAnErrorThatNamesTheWork) {
   Script("kill -9 $$\n");
-  EXPECT_THAT(CallWorker("compile", {}, "prompt_ar128", {}, nullptr),
-              StatusIs(StatusCode::kInternal, AllOf(HasSubstr("prompt_ar128"), HasSubstr("signal 9"))));
+  EXPECT_THAT(
+      CallWorker("compile", {}, "prompt_ar128", {}, nullptr),
+      StatusIs(StatusCode::kInternal, AllOf(HasSubstr("prompt_ar128"), HasSubstr("signal 9"))));
 }
 
 TEST_F(WorkerTest, CrashShowsTheLastWords) {
   Script("echo 'out of VTCM' >&2\nkill -11 $$\n");
-  EXPECT_THAT(CallWorker("compile", {}, "token_ar1", {}, nullptr),
-              StatusIs(StatusCode::kInternal, AllOf(HasSubstr("signal 11"), HasSubstr("out of VTCM"))));
+  EXPECT_THAT(
+      CallWorker("compile", {}, "token_ar1", {}, nullptr),
+      StatusIs(StatusCode::kInternal, AllOf(HasSubstr("signal 11"), HasSubstr("out of VTCM"))));
 }
 
 TEST_F(WorkerTest, ErrorOfTheChildKeepsItsCode) {
   Script("echo '@hexport {\"error\":{\"code\":12,\"message\":\"node x\"}}'\nexit 1\n");
-  EXPECT_THAT(CallWorker("compile", {}, "g", {}, nullptr), StatusIs(StatusCode::kUnimplemented, HasSubstr("g: node x")));
+  EXPECT_THAT(CallWorker("compile", {}, "g", {}, nullptr),
+              StatusIs(StatusCode::kUnimplemented, HasSubstr("g: node x")));
 }
 
 TEST_F(WorkerTest, EndWithoutAResultIsAnError) {
   Script("exit 0\n");
-  EXPECT_THAT(CallWorker("compile", {}, "g", {}, nullptr), StatusIs(StatusCode::kInternal, HasSubstr("without a result")));
+  EXPECT_THAT(CallWorker("compile", {}, "g", {}, nullptr),
+              StatusIs(StatusCode::kInternal, HasSubstr("without a result")));
 }
 
 }  // namespace

@@ -12,8 +12,8 @@ namespace {
 
 using Matrix = Eigen::Matrix<double, Eigen::Dynamic, Eigen::Dynamic, Eigen::RowMajor>;
 
-// Upper triangular U with H^-1 = U^T U. With the order of features reversed, H = L L^T gives H = R R^T for an upper
-// triangular R, and U = R^-1: no inverse of H itself is formed.
+// Upper triangular U with H^-1 = U^T U. With the order of features reversed, H = L L^T gives H = R
+// R^T for an upper triangular R, and U = R^-1: no inverse of H itself is formed.
 Result<Matrix> InverseFactor(std::span<const double> hessian, Eigen::Index n, double damping) {
   Matrix h = Eigen::Map<const Matrix>(hessian.data(), n, n);
   const double mean = std::max(h.diagonal().mean(), 1e-12);
@@ -21,7 +21,8 @@ Result<Matrix> InverseFactor(std::span<const double> hessian, Eigen::Index n, do
   const Matrix reversed = h.reverse();
   const Eigen::LLT<Matrix> llt(reversed);
   if (llt.info() != Eigen::Success) {
-    return InvalidArgument("GPTQ: the hessian of " + std::to_string(n) + " features is not positive definite");
+    return InvalidArgument("GPTQ: the hessian of " + std::to_string(n) +
+                           " features is not positive definite");
   }
   const Matrix lower = llt.matrixL();
   const Matrix upper = lower.reverse();
@@ -33,8 +34,13 @@ Result<Matrix> InverseFactor(std::span<const double> hessian, Eigen::Index n, do
 // Columns [first, last) of one weight, all input features.
 class ColumnStrip {
  public:
-  ColumnStrip(std::span<const float> weights, const Matrix& factor, QuantizedWeight& out, size_t first, size_t last)
-      : factor_(factor), out_(out), first_(first), width_(last - first), in_(static_cast<size_t>(out.in_features)) {
+  ColumnStrip(std::span<const float> weights, const Matrix& factor, QuantizedWeight& out,
+              size_t first, size_t last)
+      : factor_(factor),
+        out_(out),
+        first_(first),
+        width_(last - first),
+        in_(static_cast<size_t>(out.in_features)) {
     const size_t columns = static_cast<size_t>(out.out_features);
     work_.resize(in_ * width_);
     for (size_t k = 0; k < in_; ++k) {
@@ -49,7 +55,8 @@ class ColumnStrip {
       const double pivot = factor_(static_cast<Eigen::Index>(k), static_cast<Eigen::Index>(k));
       Round(k, static_cast<float>(1.0 / pivot), error);
       for (size_t j = k + 1; j < in_; ++j) {
-        const float share = static_cast<float>(factor_(static_cast<Eigen::Index>(k), static_cast<Eigen::Index>(j)));
+        const float share =
+            static_cast<float>(factor_(static_cast<Eigen::Index>(k), static_cast<Eigen::Index>(j)));
         if (share == 0.0f) continue;
         float* row = work_.data() + j * width_;
         for (size_t n = 0; n < width_; ++n) row[n] -= share * error[n];
@@ -64,7 +71,8 @@ class ColumnStrip {
     const float bottom = out_.format == WeightFormat::kInt8 ? -127.0f : -8.0f;
     const uint8_t* blocks = nullptr;
     if (!out_.block_scales.empty()) {
-      blocks = out_.block_scales.data() + k / static_cast<size_t>(out_.block_size) * columns + first_;
+      blocks =
+          out_.block_scales.data() + k / static_cast<size_t>(out_.block_size) * columns + first_;
     }
     for (size_t n = 0; n < width_; ++n) {
       float scale = out_.channel_scales[first_ + n];
@@ -79,18 +87,22 @@ class ColumnStrip {
   const Matrix& factor_;
   QuantizedWeight& out_;
   size_t first_, width_, in_;
-  std::vector<float> work_;  // [in, width]: the weights that are left, with the errors so far made up for
+  std::vector<float>
+      work_;  // [in, width]: the weights that are left, with the errors so far made up for
 };
 
 }  // namespace
 
-Result<QuantizedWeight> QuantizeGptq(std::span<const float> weights, int64_t in_features, int64_t out_features,
-                                     std::span<const double> hessian, const WeightOptions& options, double damping) {
+Result<QuantizedWeight> QuantizeGptq(std::span<const float> weights, int64_t in_features,
+                                     int64_t out_features, std::span<const double> hessian,
+                                     const WeightOptions& options, double damping) {
   if (in_features < 1 || hessian.size() != static_cast<size_t>(in_features * in_features)) {
     return InvalidArgument("GPTQ: expected a hessian of " + std::to_string(in_features) + " x " +
-                           std::to_string(in_features) + ", got " + std::to_string(hessian.size()) + " values");
+                           std::to_string(in_features) + ", got " + std::to_string(hessian.size()) +
+                           " values");
   }
-  HEXPORT_ASSIGN_OR_RETURN(QuantizedWeight out, QuantizeRtn(weights, in_features, out_features, options));
+  HEXPORT_ASSIGN_OR_RETURN(QuantizedWeight out,
+                           QuantizeRtn(weights, in_features, out_features, options));
   HEXPORT_ASSIGN_OR_RETURN(const Matrix factor, InverseFactor(hessian, in_features, damping));
   // Strips narrow enough for a core's cache; they do not depend on each other.
   constexpr size_t kStrip = 64;

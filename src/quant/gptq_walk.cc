@@ -23,8 +23,8 @@ struct InputStatistics {
 
 class GptqWalk {
  public:
-  GptqWalk(const Checkpoint& checkpoint, const decoder::DecoderGraph& graph, const WeightOptions& options,
-           WeightStoreWriter& writer)
+  GptqWalk(const Checkpoint& checkpoint, const decoder::DecoderGraph& graph,
+           const WeightOptions& options, WeightStoreWriter& writer)
       : checkpoint_(checkpoint), graph_(graph), options_(options), writer_(writer) {
     std::map<std::string, const graph::Node*> maker;
     for (const graph::Node& node : graph.graph.nodes) {
@@ -33,7 +33,8 @@ class GptqWalk {
     for (const graph::Node& node : graph.graph.nodes) {
       if (node.op_type != "MatMul") continue;
       std::string source = node.inputs[0];
-      while (maker.contains(source) && MovesData(maker[source]->op_type)) source = maker[source]->inputs[0];
+      while (maker.contains(source) && MovesData(maker[source]->op_type))
+        source = maker[source]->inputs[0];
       source_of_[node.inputs[1]] = source;
     }
     for (const decoder::LinearWeight& linear : graph.linears) {
@@ -66,7 +67,8 @@ class GptqWalk {
   }
 
   Status QuantizeLayersBefore(int64_t layer) {
-    while (next_ < graph_.linears.size() && !graph_.linears[next_].lm_head && graph_.linears[next_].layer < layer) {
+    while (next_ < graph_.linears.size() && !graph_.linears[next_].lm_head &&
+           graph_.linears[next_].layer < layer) {
       HEXPORT_RETURN_IF_ERROR(QuantizeNext());
     }
     return OkStatus();
@@ -90,8 +92,10 @@ class GptqWalk {
 
   static void Accumulate(const ActivationView& view, InputStatistics& statistics) {
     const size_t in = static_cast<size_t>(statistics.in_features);
-    const size_t tokens = view.values.size() / in, dim = static_cast<size_t>(view.columns), heads = in / dim;
-    // Rows of [heads, tokens, dim] come together to [tokens, heads * dim]; with one head nothing moves.
+    const size_t tokens = view.values.size() / in, dim = static_cast<size_t>(view.columns),
+                 heads = in / dim;
+    // Rows of [heads, tokens, dim] come together to [tokens, heads * dim]; with one head nothing
+    // moves.
     FloatRows rows(static_cast<Eigen::Index>(tokens), static_cast<Eigen::Index>(in));
     for (size_t h = 0; h < heads; ++h) {
       for (size_t t = 0; t < tokens; ++t) {
@@ -101,16 +105,17 @@ class GptqWalk {
     }
     if (statistics.hessian.empty()) statistics.hessian.assign(in * in, 0.0);
     const FloatRows square = rows.transpose() * rows;
-    for (size_t i = 0; i < in * in; ++i) statistics.hessian[i] += static_cast<double>(square.data()[i]);
+    for (size_t i = 0; i < in * in; ++i)
+      statistics.hessian[i] += static_cast<double>(square.data()[i]);
   }
 
   const Checkpoint& checkpoint_;
   const decoder::DecoderGraph& graph_;
   WeightOptions options_;
   WeightStoreWriter& writer_;
-  std::map<std::string, std::string> source_of_;          // weight -> the activation that is visited for it
-  std::map<std::string, InputStatistics> statistics_;     // by that activation
-  size_t next_ = 0;                                       // linears before it are written
+  std::map<std::string, std::string> source_of_;  // weight -> the activation that is visited for it
+  std::map<std::string, InputStatistics> statistics_;  // by that activation
+  size_t next_ = 0;                                    // linears before it are written
 };
 
 }  // namespace
@@ -121,8 +126,9 @@ Status QuantizeWeightsGptq(const Checkpoint& checkpoint, const decoder::DecoderG
   HEXPORT_ASSIGN_OR_RETURN(std::unique_ptr<WeightStoreWriter> writer,
                            WeightStoreWriter::Create(checkpoint, graph, options, path, progress));
   GptqWalk walk(checkpoint, graph, options, *writer);
-  HEXPORT_RETURN_IF_ERROR(WalkDecoder(checkpoint, samples, {.every_activation = true, .stage = "quantize"},
-                                      [&walk](const ActivationView& view) { return walk.Visit(view); }, progress));
+  HEXPORT_RETURN_IF_ERROR(WalkDecoder(
+      checkpoint, samples, {.every_activation = true, .stage = "quantize"},
+      [&walk](const ActivationView& view) { return walk.Visit(view); }, progress));
   HEXPORT_RETURN_IF_ERROR(walk.Finish());
   return writer->Commit();
 }

@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <cmath>
 #include <mutex>
-#include <mutex>
 #include <random>
 #include <string_view>
 #include <utility>
@@ -43,7 +42,8 @@ Place PlaceOf(const std::string& name) {
   for (const char* linear : {".mlp.gate_proj", ".mlp.up_proj"}) {
     const std::string tail = std::string(linear) + ".weight";
     if (EndsWith(name, tail)) {
-      return {Role::kReader, name.substr(0, name.size() - tail.size()) + ".post_attention_layernorm.weight"};
+      return {Role::kReader,
+              name.substr(0, name.size() - tail.size()) + ".post_attention_layernorm.weight"};
     }
   }
   for (const char* linear : {".self_attn.o_proj", ".mlp.down_proj"}) {
@@ -56,7 +56,10 @@ Place PlaceOf(const std::string& name) {
 class RotatedCheckpoint : public Checkpoint {
  public:
   RotatedCheckpoint(const Checkpoint& base, uint64_t seed)
-      : base_(base), config_(base.config()), tensors_(base.tensors()), rotation_(config_.hidden_size, seed) {
+      : base_(base),
+        config_(base.config()),
+        tensors_(base.tensors()),
+        rotation_(config_.hidden_size, seed) {
     config_.tie_word_embeddings = false;
     head_source_ = base.Find(kHead) != nullptr ? kHead : kEmbedding;
     if (base.Find(kHead) == nullptr) {
@@ -70,7 +73,8 @@ class RotatedCheckpoint : public Checkpoint {
   const std::vector<TensorInfo>& tensors() const override { return tensors_; }
   const TensorInfo* Find(const std::string& name) const override {
     if (name == kHead) {
-      const auto it = std::find_if(tensors_.begin(), tensors_.end(), [](const auto& t) { return t.name == kHead; });
+      const auto it = std::find_if(tensors_.begin(), tensors_.end(),
+                                   [](const auto& t) { return t.name == kHead; });
       return &*it;
     }
     return base_.Find(name);
@@ -80,7 +84,8 @@ class RotatedCheckpoint : public Checkpoint {
 
   Status Read(const std::string& name, std::span<float> out) const override {
     const Place place = PlaceOf(name);
-    if (place.role == Role::kReader || place.role == Role::kEmbedding) return ReadRows(name, 0, out);
+    if (place.role == Role::kReader || place.role == Role::kEmbedding)
+      return ReadRows(name, 0, out);
     HEXPORT_RETURN_IF_ERROR(base_.Read(name, out));
     if (place.role == Role::kGain) std::fill(out.begin(), out.end(), 1.0f);
     if (place.role == Role::kWriterBias) rotation_.ApplyToRows(out);
@@ -116,9 +121,10 @@ class RotatedCheckpoint : public Checkpoint {
     }
     const size_t columns = static_cast<size_t>(info->shape[1]);
     const size_t begin = static_cast<size_t>(first_row) * columns;
-    if (first_row < 0 || columns == 0 || out.size() % columns != 0 || begin + out.size() > writer_.size()) {
-      return InvalidArgument(name + ": rows from " + std::to_string(first_row) + " do not lie within " +
-                             ShapeString(info->shape));
+    if (first_row < 0 || columns == 0 || out.size() % columns != 0 ||
+        begin + out.size() > writer_.size()) {
+      return InvalidArgument(name + ": rows from " + std::to_string(first_row) +
+                             " do not lie within " + ShapeString(info->shape));
     }
     std::copy_n(writer_.begin() + static_cast<std::ptrdiff_t>(begin), out.size(), out.begin());
     return OkStatus();
@@ -147,13 +153,14 @@ class RotatedCheckpoint : public Checkpoint {
   ResidualRotation rotation_;
   std::string head_source_;
   mutable std::mutex writer_mutex_;
-  mutable std::string writer_name_;     // the tensor in writer_; empty: none
+  mutable std::string writer_name_;  // the tensor in writer_; empty: none
   mutable std::vector<float> writer_;
 };
 
 }  // namespace
 
-ResidualRotation::ResidualRotation(int64_t size, uint64_t seed) : size_(size), power_(1), odd_(size) {
+ResidualRotation::ResidualRotation(int64_t size, uint64_t seed)
+    : size_(size), power_(1), odd_(size) {
   while (odd_ % 2 == 0) {
     odd_ /= 2;
     power_ *= 2;
@@ -165,9 +172,10 @@ ResidualRotation::ResidualRotation(int64_t size, uint64_t seed) : size_(size), p
   hartley_.resize(static_cast<size_t>(odd_ * odd_));
   for (int64_t j = 0; j < odd_; ++j) {
     for (int64_t k = 0; k < odd_; ++k) {
-      const double phase = 2.0 * 3.14159265358979323846 * static_cast<double>(j * k % odd_) / static_cast<double>(odd_);
-      hartley_[static_cast<size_t>(j * odd_ + k)] =
-          static_cast<float>((std::cos(phase) + std::sin(phase)) / std::sqrt(static_cast<double>(odd_)));
+      const double phase = 2.0 * 3.14159265358979323846 * static_cast<double>(j * k % odd_) /
+                           static_cast<double>(odd_);
+      hartley_[static_cast<size_t>(j * odd_ + k)] = static_cast<float>(
+          (std::cos(phase) + std::sin(phase)) / std::sqrt(static_cast<double>(odd_)));
     }
   }
 }
@@ -199,7 +207,8 @@ void ResidualRotation::ApplyToRow(float* row, std::vector<float>& scratch) const
 void ResidualRotation::ApplyToRows(std::span<float> rows) const {
   std::vector<float> scratch(static_cast<size_t>(odd_));
   const size_t size = static_cast<size_t>(size_);
-  for (size_t row = 0; row + size <= rows.size(); row += size) ApplyToRow(rows.data() + row, scratch);
+  for (size_t row = 0; row + size <= rows.size(); row += size)
+    ApplyToRow(rows.data() + row, scratch);
 }
 
 std::unique_ptr<Checkpoint> RotateResidual(const Checkpoint& base, uint64_t seed) {

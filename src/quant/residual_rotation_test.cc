@@ -33,7 +33,8 @@ TEST_P(RotationSize, IsOrthonormalAndSpreadsEveryChannel) {
   for (size_t i = 0; i < n; i += std::max<size_t>(n / 7, 1)) {
     for (size_t j = 0; j < n; ++j) {
       double dot = 0;
-      for (size_t k = 0; k < n; ++k) dot += static_cast<double>(r[i * n + k]) * static_cast<double>(r[j * n + k]);
+      for (size_t k = 0; k < n; ++k)
+        dot += static_cast<double>(r[i * n + k]) * static_cast<double>(r[j * n + k]);
       EXPECT_NEAR(dot, i == j ? 1.0 : 0.0, 1e-5);
     }
   }
@@ -51,14 +52,17 @@ TEST(ResidualRotation, SameSeedSameRotation) {
 }
 
 TEST(RotateResidual, ReadersUndoWhatWritersDo) {
-  // q(norm(x)) with x = down(...): the product of a reader and a writer, gain folded, is the same in both models.
+  // q(norm(x)) with x = down(...): the product of a reader and a writer, gain folded, is the same
+  // in both models.
   const auto base = Checkpoint::Open(std::string(HEXPORT_TEST_DATA) + "/tiny/llama");
   ASSERT_THAT(base, IsOk());
   const auto rotated = RotateResidual(**base, 3);
   const size_t hidden = static_cast<size_t>((*base)->config().hidden_size);
   const size_t inter = static_cast<size_t>((*base)->config().intermediate_size);
-  const std::string down = "model.layers.0.mlp.down_proj.weight", up = "model.layers.1.mlp.up_proj.weight";
-  std::vector<float> d0(hidden * inter), d1 = d0, u0(inter * hidden), u1 = u0, gain(hidden), ones(hidden);
+  const std::string down = "model.layers.0.mlp.down_proj.weight",
+                    up = "model.layers.1.mlp.up_proj.weight";
+  std::vector<float> d0(hidden * inter), d1 = d0, u0(inter * hidden), u1 = u0, gain(hidden),
+                                         ones(hidden);
   ASSERT_THAT((*base)->Read(down, d0), IsOk());
   ASSERT_THAT(rotated->Read(down, d1), IsOk());
   ASSERT_THAT((*base)->Read(up, u0), IsOk());

@@ -21,8 +21,8 @@ namespace hexport::quant {
 Status AddNpuWeight(const WeightStore& store, const std::string& name, graph::Graph& graph);
 
 // Replaces `matmul` (inputs x, `name`) by com.microsoft:MatMulNBits with the same codes and scales,
-// computing as `options` say. Channels of int8 / int4 repeat their scale in every block; in_features that
-// no block divides are padded with zero codes.
+// computing as `options` say. Channels of int8 / int4 repeat their scale in every block;
+// in_features that no block divides are padded with zero codes.
 Status AddCpuLinear(const WeightStore& store, const std::string& name, const graph::Node& matmul,
                     const CpuOptions& options, graph::Graph& graph);
 

@@ -1,4 +1,5 @@
-// Writes the file of quantized weights, linear by linear in the graph's order. Private to src/quant.
+// Writes the file of quantized weights, linear by linear in the graph's order. Private to
+// src/quant.
 #pragma once
 
 #include <filesystem>
@@ -13,12 +14,14 @@ namespace hexport::quant {
 
 class WeightStoreWriter {
  public:
-  // Writes the embedding (when the graph has one). Checkpoint, graph and progress must outlive the writer.
-  // Errors: kInvalidArgument (block size), kDataLoss (NaN/Inf in the embedding), those of writing.
+  // Writes the embedding (when the graph has one). Checkpoint, graph and progress must outlive the
+  // writer. Errors: kInvalidArgument (block size), kDataLoss (NaN/Inf in the embedding), those of
+  // writing.
   static Result<std::unique_ptr<WeightStoreWriter>> Create(const Checkpoint& checkpoint,
                                                            const decoder::DecoderGraph& graph,
                                                            const WeightOptions& options,
-                                                           const std::filesystem::path& path, Progress& progress);
+                                                           const std::filesystem::path& path,
+                                                           Progress& progress);
   // The format a linear gets: int8 for lm_head and where the block does not divide its inputs.
   WeightOptions OptionsOf(const decoder::LinearWeight& linear) const;
   // The next linear's codes and scales.
