@@ -113,8 +113,26 @@ class CliTest(unittest.TestCase):
         (self.out / "precious").write_text("x")
         result = self.build(None, "--soc", "sm8650", "--context", "512")
         self.assertEqual(result.returncode, 2, result.stderr)
-        self.assertIn("--force", result.stderr)
         self.assertEqual((self.out / "precious").read_text(), "x")
+
+    def test_force_replaces_bundles_only(self):
+        self.out.mkdir(parents=True)
+        (self.out / "precious").write_text("x")
+        result = self.build(None, "--force")
+        self.assertEqual(result.returncode, 2, result.stderr)
+        self.assertIn("no bundle", result.stderr)
+        self.assertEqual((self.out / "precious").read_text(), "x")
+
+    def test_out_that_is_a_file_or_nothing(self):
+        path = self.folder / "file"
+        path.write_text("x")
+        for out in (path, ""):
+            result = run("build", "--model", MODEL, "--out", out, "--force")
+            self.assertEqual(result.returncode, 2, result.stderr)
+        self.assertEqual(path.read_text(), "x")
+
+    def test_numbers_that_are_none(self):
+        self.refused(self.build(None, "--samples", "-1"), 2, "--samples")
 
     def test_json_error_is_json(self):
         result = self.build(None, "--soc", "sm9999", "--json")

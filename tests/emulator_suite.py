@@ -12,6 +12,7 @@ import tempfile
 import unittest
 
 HEXPORT, MODEL = "", ""
+TINY = pathlib.Path(__file__).parent / "data" / "tiny"
 QUESTION = "What is the capital of France?"
 
 
@@ -80,6 +81,10 @@ class EmulatorSuite(unittest.TestCase):
         check = answers["emulator"]["qdq_check"]
         self.assertTrue(check["equal"] or check["first_difference"]["qdq_margin"] < 2.0, check)
 
+    def test_prompt_that_does_not_fit_is_refused(self):
+        for engine in ("cpu", "emulator", "genie"):
+            run("run", self.bundle, "--engine", engine, "--prompt", "word " * 400, code=2)
+
     def test_damaged_bundle_is_noticed(self):
         copy = self.folder.parent / (self.folder.name + "-damaged")
         shutil.copytree(self.bundle, copy)
@@ -91,6 +96,40 @@ class EmulatorSuite(unittest.TestCase):
             run("verify", copy, code=2)
         finally:
             shutil.rmtree(copy)
+
+
+class TinyArchitectures(unittest.TestCase):
+    """Random models of every architecture: the emulator computes what the quantized graph says."""
+
+    def build_and_verify(self, architecture, *options):
+        folder = pathlib.Path(tempfile.mkdtemp(prefix="hexport-tiny-"))
+        try:
+            model = folder / "model"
+            shutil.copytree(TINY / architecture, model)
+            letters = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ .,?"
+            (model / "tokenizer.json").write_text(json.dumps({
+                "version": "1.0", "added_tokens": [], "normalizer": None, "pre_tokenizer": None, "post_processor": None,
+                "decoder": None, "model": {"type": "BPE", "vocab": {c: i for i, c in enumerate(letters)}, "merges": []}}))
+            calibration = folder / "text.txt"
+            calibration.write_text("The quick brown fox jumps.\n\nPack my box, five dozen jugs?\n")
+            run("build", "--model", model, "--out", folder / "out", "--soc", "sm8750", "--context", 64, "--ar", 16,
+                "--calibration", calibration, "--quiet", *options)
+            result = json.loads(run("verify", folder / "out", "--json", "--quiet", "--min-cosine-float-qdq", 0,
+                                    "--min-top1", 0))
+            self.assertGreaterEqual(result["cosine_qdq_emulator"], 0.999, architecture)
+            return result
+        finally:
+            shutil.rmtree(folder, ignore_errors=True)
+
+    def test_llama_lpbq(self):
+        self.build_and_verify("llama", "--weights", "lpbq", "--block", 16)
+
+    def test_qwen2(self):
+        self.assertGreaterEqual(self.build_and_verify("qwen2")["cosine_float_qdq"], 0.995)
+
+    def test_qwen3(self):
+        # Its per-head norm was computed wrongly for rank 4 by QAIRT 2.51 (cosine .54).
+        self.assertGreaterEqual(self.build_and_verify("qwen3")["cosine_float_qdq"], 0.995)
 
 
 if __name__ == "__main__":

@@ -226,8 +226,8 @@ void PrintAnswer(const Conversation& conversation, const Answer& answer) {
 Status Prepare(Conversation& conversation) {
   const RunArguments& arguments = conversation.arguments;
   if (arguments.max_tokens < 1) return InvalidArgument("--max-tokens: expected at least 1");
-  if (arguments.temperature < 0) return InvalidArgument("--temperature: expected 0 or more");
-  if (arguments.top_p <= 0 || arguments.top_p > 1)
+  if (!(arguments.temperature >= 0)) return InvalidArgument("--temperature: expected 0 or more");
+  if (!(arguments.top_p > 0 && arguments.top_p <= 1))
     return InvalidArgument("--top-p: expected a number in (0, 1]");
   if (arguments.top_k < 0) return InvalidArgument("--top-k: expected 0 or more");
   HEXPORT_ASSIGN_OR_RETURN(conversation.manifest,
@@ -242,6 +242,14 @@ Status Prepare(Conversation& conversation) {
                             arguments.system, arguments.raw));
   HEXPORT_ASSIGN_OR_RETURN(conversation.prompt,
                            conversation.tokenizer->Encode(conversation.rendered, arguments.raw));
+  const size_t room = static_cast<size_t>(conversation.manifest.context_length);
+  if (conversation.prompt.empty())
+    return InvalidArgument("--prompt: expected at least one token, got none");
+  if (conversation.prompt.size() >= room) {
+    return InvalidArgument("--prompt: expected fewer tokens than the bundle's context of " +
+                           std::to_string(room) + ", got " +
+                           std::to_string(conversation.prompt.size()));
+  }
   return OkStatus();
 }
 
@@ -250,7 +258,12 @@ Status Answering(Conversation& conversation, Answer& answer) {
   HEXPORT_RETURN_IF_ERROR(Prepare(conversation));
   answer.prompt_tokens = conversation.prompt.size();
   if (arguments.engine == "genie") return RunGenie(conversation, answer);
-  HEXPORT_ASSIGN_OR_RETURN(runtime::EngineKind kind, runtime::ParseEngineKind(arguments.engine));
+  Result<runtime::EngineKind> parsed = runtime::ParseEngineKind(arguments.engine);
+  if (!parsed.ok()) {
+    return InvalidArgument("--engine: expected cpu, qdq, emulator or genie, got '" +
+                           arguments.engine + "'");
+  }
+  const runtime::EngineKind kind = *parsed;
   if (kind != runtime::EngineKind::kEmulator) return RunInProcess(conversation, kind, answer);
   HEXPORT_RETURN_IF_ERROR(RunEmulator(conversation, answer));
   if (arguments.no_check || arguments.temperature > 0) return OkStatus();

@@ -59,7 +59,28 @@ std::string SafeName(const std::string& name) {
   return out.empty() || out[0] == '.' ? "model" + out : out;
 }
 
+// Only a bundle, or an empty folder, is ever replaced.
+Status CheckOut(const BuildOptions& options) {
+  std::error_code error;
+  if (options.out.empty()) return InvalidArgument("--out: expected a path, got none");
+  if (!fs::exists(options.out, error)) return OkStatus();
+  if (!fs::is_directory(options.out, error)) {
+    return FailedPrecondition(options.out.string() +
+                              ": expected a folder to write the bundle to, got a file");
+  }
+  if (fs::exists(options.out / "manifest.json", error) || fs::is_empty(options.out, error))
+    return OkStatus();
+  return FailedPrecondition(
+      options.out.string() +
+      ": exists and is no bundle, so not even --force replaces it; give another --out");
+}
+
 Status CheckOptions(const BuildOptions& options, const device::Soc& soc) {
+  HEXPORT_RETURN_IF_ERROR(CheckOut(options));
+  if (options.calibration_samples < 0) {
+    return InvalidArgument("--samples: expected 0 or more, got " +
+                           std::to_string(options.calibration_samples));
+  }
   if (options.prompt_ar < 1)
     return InvalidArgument("--ar: expected at least 1, got " + std::to_string(options.prompt_ar));
   if (options.context_length <= options.prompt_ar) {

@@ -167,6 +167,9 @@ void CheckThreshold(const char* name, std::optional<double> value, double least,
 }  // namespace
 
 Result<VerifyResult> Verify(const VerifyOptions& options, Progress& progress) {
+  if (options.samples < 0) {
+    return InvalidArgument("--samples: expected 0 or more, got " + std::to_string(options.samples));
+  }
   progress.Update("hashes", 0, 0);
   HEXPORT_ASSIGN_OR_RETURN(bundle::Manifest manifest,
                            bundle::OpenBundle(options.bundle, /*hash=*/true));
@@ -207,8 +210,12 @@ Result<VerifyResult> Verify(const VerifyOptions& options, Progress& progress) {
                  options.min_cosine_float_qdq.value_or(least.float_qdq), result);
   CheckThreshold("cosine_qdq_emulator", result.cosine_qdq_emulator,
                  options.min_cosine_qdq_emulator.value_or(least.qdq_emulator), result);
-  CheckThreshold("top1_float_emulator", result.top1_float_emulator,
-                 options.min_top1_float_emulator.value_or(least.float_emulator_top1), result);
+  const double top1 = options.min_top1_float_emulator.value_or(least.float_emulator_top1);
+  if (options.emulator) {
+    CheckThreshold("top1_float_emulator", result.top1_float_emulator, top1, result);
+  } else {
+    CheckThreshold("top1_float_qdq", result.top1_float_qdq, top1, result);
+  }
   return result;
 }
 

@@ -130,11 +130,18 @@ class LayerBuilder {
     const std::string part = std::string("self_attn.") + which, prefix = Layer(layer) + part + "_";
     std::string x = Linear(layer, part + "_proj", input, c_.hidden_size, heads * c_.head_dim,
                            c_.attention_bias, c_.qk_norm ? 1.0 : scale);
-    x = Heads(x, prefix, heads);
     if (c_.qk_norm) {
-      x = b_.Norm(x, prefix + "norm", "model." + prefix + "norm.weight",
-                  {1, heads, ar_, c_.head_dim}, scale);
+      // Rank 3: QAIRT 2.51 computes RmsNorm of a transposed rank-4 tensor wrongly from 8 rows on
+      // (tests/decoder_golden_test.cc checks the values, tests/emulator_suite.py the emulator).
+      const bool dynamic = ar_.size == kDynamicDim;
+      const Dim rows =
+          dynamic ? Dim(kDynamicDim, std::string("ar_") + which + "_heads") : Dim(ar_.size * heads);
+      const Dims dims = {1, rows, c_.head_dim};
+      x = b_.Reshape(x, prefix + "rows", dims, prefix + "rows",
+                     {1, dynamic ? -1 : ar_.size * heads, c_.head_dim});
+      x = b_.Norm(x, prefix + "norm", "model." + prefix + "norm.weight", dims, scale);
     }
+    x = Heads(x, prefix, heads);
     return Rope(x, prefix, heads);
   }
 

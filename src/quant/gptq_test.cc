@@ -64,7 +64,8 @@ double OutputError(const Problem& p, const QuantizedWeight& weight) {
   return (p.inputs * difference).squaredNorm();
 }
 
-// The paper's algorithm as it is written down: the inverse, its Cholesky factor, one row at a time, in float64.
+// The paper's algorithm as it is written down: the inverse, its Cholesky factor, one row at a time,
+// in float64.
 std::vector<int8_t> ReferenceCodes(const Problem& p, const QuantizedWeight& scales, double top,
                                    double bottom) {
   Matrix h(kIn, kIn), w(kIn, kOut);
@@ -103,8 +104,7 @@ TEST_P(GptqFormat, EqualsTheReferenceAndBeatsRoundToNearest) {
   EXPECT_EQ(gptq->channel_scales, rtn->channel_scales);
   EXPECT_EQ(gptq->block_scales, rtn->block_scales);
   const bool int8 = GetParam().format == WeightFormat::kInt8;
-  const std::vector<int8_t> expected =
-      ReferenceCodes(p, *rtn, int8 ? 127 : 7, int8 ? -127 : -8);
+  const std::vector<int8_t> expected = ReferenceCodes(p, *rtn, int8 ? 127 : 7, int8 ? -127 : -8);
   // float32 against float64: a tie may fall the other way and move its neighbours by one.
   int different = 0;
   for (size_t i = 0; i < expected.size(); ++i) {
@@ -135,8 +135,7 @@ TEST(Gptq, FeatureThatWasNeverActiveIsHarmless) {
   const auto gptq = QuantizeGptq(p.weights, kIn, kOut, p.hessian, {});
   ASSERT_THAT(gptq, IsOk());
   const auto rtn = QuantizeRtn(p.weights, kIn, kOut, {});
-  for (size_t n = 0; n < kOut; ++n)
-    EXPECT_EQ(gptq->codes[5 * kOut + n], rtn->codes[5 * kOut + n]);
+  for (size_t n = 0; n < kOut; ++n) EXPECT_EQ(gptq->codes[5 * kOut + n], rtn->codes[5 * kOut + n]);
 }
 
 TEST(Gptq, WrongHessianSizeIsRefused) {
