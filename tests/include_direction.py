@@ -22,11 +22,13 @@ ALLOWED = {
     "device": set(),
     "bundle": set(),
     "decoder": {"checkpoint", "graph"},
+    "adapter": {"checkpoint", "text"},
     "quant": {"checkpoint", "graph", "ort", "decoder"},
     "runtime": {"text", "ort", "device", "bundle"},
-    "compile": {"checkpoint", "text", "graph", "ort", "device", "bundle", "decoder", "quant", "runtime"},
-    "cli": {"checkpoint", "text", "graph", "ort", "device", "bundle", "decoder", "quant", "runtime",
-            "compile"},
+    "compile": {"checkpoint", "text", "graph", "ort", "device", "bundle", "decoder", "adapter",
+                "quant", "runtime"},
+    "cli": {"checkpoint", "text", "graph", "ort", "device", "bundle", "decoder", "adapter", "quant",
+            "runtime", "compile"},
 }
 # Third-party headers that one folder alone may include, so that they stop at its edge.
 ONLY_IN = {

@@ -1,0 +1,1 @@
+#include "adapter/adapter_config.h"
