@@ -36,6 +36,7 @@ typedef struct textkit_string {
 typedef struct textkit_tokenizer textkit_tokenizer;
 typedef struct textkit_stream textkit_stream;
 typedef struct textkit_template textkit_template;
+typedef struct textkit_regex textkit_regex;
 
 /* Frees the bytes and sets *string to {NULL, 0}. Harmless on {NULL, 0}. */
 void textkit_free_string(textkit_string* string);
@@ -99,6 +100,15 @@ int32_t textkit_template_render(const textkit_template* chat_template, const cha
                                 size_t messages_size, int32_t add_generation_prompt,
                                 const char* extra, size_t extra_size, textkit_string* text,
                                 textkit_string* error);
+
+/* A regular expression in Python's syntax (look-around and back references included), matched from
+ * the start of a text: full 1 is re.fullmatch, full 0 re.match. May be used by several threads at
+ * once. Codes: INVALID_ARGUMENT (a bad pattern, not UTF-8, a match that takes a million steps). */
+int32_t textkit_regex_new(const char* pattern, size_t pattern_size, int32_t full,
+                          textkit_regex** regex, textkit_string* error);
+void textkit_regex_free(textkit_regex* regex);
+int32_t textkit_regex_matches(const textkit_regex* regex, const char* text, size_t text_size,
+                              int32_t* matches, textkit_string* error);
 
 #ifdef __cplusplus
 }

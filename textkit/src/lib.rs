@@ -6,6 +6,7 @@ mod filters;
 mod messages;
 mod python_format;
 mod python_methods;
+mod regex_api;
 mod stream;
 mod template_api;
 mod tokenizer_api;
