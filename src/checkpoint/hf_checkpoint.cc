@@ -6,15 +6,14 @@
 
 #include "base/file.h"
 #include "checkpoint/hf_text.h"
-#include "checkpoint/json_fields.h"
 #include "checkpoint/mapped_checkpoint.h"
 #include "checkpoint/safetensors.h"
+#include "checkpoint/safetensors_index.h"
 
 namespace hexport::checkpoint {
 namespace {
 
 namespace fs = std::filesystem;
-using nlohmann::json;
 
 constexpr const char* kConfig = "config.json";
 constexpr const char* kGenerationConfig = "generation_config.json";
@@ -46,32 +45,10 @@ Status AddShard(const fs::path& path, const std::map<std::string, std::string>* 
   return OkStatus();
 }
 
-// tensor name -> shard's file name.
-Result<std::map<std::string, std::string>> ReadIndex(const fs::path& path) {
-  HEXPORT_ASSIGN_OR_RETURN(const std::string text, ReadTextFile(path));
-  HEXPORT_ASSIGN_OR_RETURN(const json index, ParseJsonObject(text, path.string()));
-  const JsonFields fields(index, path.string());
-  const json* weight_map = fields.Find("weight_map");
-  if (weight_map == nullptr || !weight_map->is_object()) {
-    return fields.Mismatch("weight_map", "an object");
-  }
-  std::map<std::string, std::string> shards;
-  for (const auto& item : weight_map->items()) {
-    if (!item.value().is_string()) return fields.Mismatch("weight_map", "file names");
-    const auto shard = item.value().get<std::string>();
-    if (shard.empty() || shard.find('/') != std::string::npos || shard == "." || shard == "..") {
-      return InvalidArgument(path.string() +
-                             ": weight_map: expected a file name in the same folder, "
-                             "got " +
-                             Excerpt(item.value()));
-    }
-    shards.emplace(item.key(), shard);
-  }
-  return shards;
-}
-
 Status AddShards(const fs::path& folder, CheckpointParts& parts) {
-  HEXPORT_ASSIGN_OR_RETURN(const auto index, ReadIndex(folder / kIndex));
+  HEXPORT_ASSIGN_OR_RETURN(const std::string text, ReadTextFile(folder / kIndex));
+  HEXPORT_ASSIGN_OR_RETURN(const auto index,
+                           ParseSafetensorsIndex(text, (folder / kIndex).string()));
   parts.files.push_back(folder / kIndex);
   std::vector<std::string> shards;
   for (const auto& [tensor, shard] : index) shards.push_back(shard);
