@@ -163,6 +163,8 @@ class Walk {
     options.head = head;
     Part part;
     HEXPORT_ASSIGN_OR_RETURN(part.decoder, decoder::BuildDecoder(checkpoint_, options));
+    if (options_.amend && first_layer < last_layer)
+      HEXPORT_RETURN_IF_ERROR(options_.amend(part.decoder));
     if (options_.every_activation) ExposeActivations(part);
     return part;
   }

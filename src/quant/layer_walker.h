@@ -1,5 +1,4 @@
-// The float model run one layer at a time: only that layer's weights are in memory. Private to
-// src/quant.
+// The float model run one layer at a time: only that layer's weights are in memory.
 #pragma once
 
 #include <cstdint>
@@ -12,6 +11,7 @@
 #include "base/progress.h"
 #include "base/status.h"
 #include "checkpoint/checkpoint.h"
+#include "decoder/decoder.h"
 
 namespace hexport::quant {
 
@@ -32,6 +32,9 @@ struct WalkOptions {
   // ops that move data (MovesData) and of Identity, whose values are their inputs'; and "logits".
   bool every_activation = false;
   std::string_view stage;  // for progress
+  // Changes the graph of each layer before it runs (an adapter applied unmerged); null: none.
+  // Neither the embedding nor the output projection passes through it.
+  std::function<Status(decoder::DecoderGraph&)> amend = nullptr;
 };
 
 using ActivationVisitor = std::function<Status(const ActivationView&)>;
