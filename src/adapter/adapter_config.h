@@ -1,4 +1,5 @@
-// adapter_config.json of PEFT (and of LLaMA-Factory, which uses PEFT), with PEFT's own matching rules.
+// adapter_config.json of PEFT (and of LLaMA-Factory, which uses PEFT), with PEFT's own matching
+// rules.
 #pragma once
 
 #include <cstdint>
@@ -23,7 +24,7 @@ struct ModuleFilter {
 
 // How the trainer initialized A and B. What matters is whether it changed the base weights.
 enum class InitKind {
-  kBaseUntouched,  // true, false, gaussian, orthogonal, eva: the base is the base
+  kBaseUntouched,  // true, false, gaussian, orthogonal, eva, mica: the base is the base
   kPissa,          // base minus the top singular part; rebuilt by an exact SVD
   kOlora,          // base minus Q R of its QR decomposition; rebuilt
   kBaseChanged,    // pissa_niter_*, corda, loftq, lora_ga, unknown: refused without initial A and B
@@ -37,6 +38,7 @@ struct AdapterConfig {
   int64_t r = 8;
   double lora_alpha = 8.0;
   bool use_rslora = false, use_dora = false, lora_bias = false, fan_in_fan_out = false;
+  bool ensure_weight_tying = false;
   std::string bias = "none";  // "none", "all", "lora_only"
   // In the order of the file: the first pattern that matches counts.
   std::vector<std::pair<std::string, int64_t>> rank_pattern;
@@ -46,7 +48,7 @@ struct AdapterConfig {
   std::vector<std::string> layers_pattern;
   std::vector<std::string> modules_to_save;
   std::map<std::string, std::vector<int64_t>> trainable_token_indices;  // module name -> rows
-  std::string init_lora_weights = "true";  // as text
+  std::string init_lora_weights = "true";                               // as text
   InitKind init = InitKind::kBaseUntouched;
   std::string base_sha256;  // hexport_base_sha256: written by a trainer that knows; else empty
   std::vector<std::string> warnings;

@@ -18,7 +18,7 @@ namespace hexport::adapter {
 struct MergeOptions {
   // Of every floating-point tensor written; nullopt: as the base stores it (a GGUF: float16).
   std::optional<DType> dtype;
-  bool allow_partial = false;  // keys that match nothing are warnings
+  bool allow_partial = false;                    // keys that match nothing are warnings
   uint64_t max_shard_bytes = uint64_t{5} << 30;  // only where the base has one file
 };
 
@@ -39,8 +39,8 @@ struct MergeReport {
   // <W, delta> / <delta, delta> over all low-rank changes and its standard deviation if W knew
   // nothing of delta; near 1: the base seems to hold this adapter already.
   double base_projection = 0, base_projection_sigma = 0;
-  bool identity = false;  // no stored value differs from the base's
-  std::string base_sha256;            // of the base's tensors: names, dtypes, shapes, bytes
+  bool identity = false;    // no stored value differs from the base's
+  std::string base_sha256;  // of the base's tensors: names, dtypes, shapes, bytes
   std::vector<std::string> adapter_sha256;
   std::vector<std::string> unmatched;  // keys
   std::vector<TensorOutcome> tensors;  // written, in order

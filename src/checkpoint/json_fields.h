@@ -1,4 +1,4 @@
-// Typed reading of JSON fields with errors that name the field. Private to checkpoint's .cc files.
+// Typed reading of JSON fields with errors that name the field, for the .cc files of readers.
 #pragma once
 
 #include <cstdint>

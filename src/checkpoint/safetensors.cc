@@ -221,9 +221,9 @@ Status SafetensorsWriter::Append(std::span<const std::byte> bytes) {
                            " tensors, got another");
   }
   const SafetensorsEntry& entry = entries_[next_];
-  if (bytes.size() != entry.end - entry.begin) {
+  if (part_bytes_ != 0 || bytes.size() != entry.end - entry.begin) {
     return InvalidArgument("safetensors: " + entry.name + ": expected " +
-                           std::to_string(entry.end - entry.begin) + " bytes, got " +
+                           std::to_string(entry.end - entry.begin - part_bytes_) + " bytes, got " +
                            std::to_string(bytes.size()));
   }
   HEXPORT_RETURN_IF_ERROR(writer_->Write(bytes));
@@ -231,7 +231,31 @@ Status SafetensorsWriter::Append(std::span<const std::byte> bytes) {
   return OkStatus();
 }
 
+Status SafetensorsWriter::AppendPart(std::span<const std::byte> bytes) {
+  // Tensors without values are complete as they are.
+  while (next_ < entries_.size() && entries_[next_].begin == entries_[next_].end) ++next_;
+  if (bytes.empty()) return OkStatus();
+  if (next_ == entries_.size()) {
+    return InvalidArgument("safetensors: expected no more than " + std::to_string(next_) +
+                           " tensors, got another");
+  }
+  const SafetensorsEntry& entry = entries_[next_];
+  const uint64_t room = entry.end - entry.begin - part_bytes_;
+  if (bytes.size() > room) {
+    return InvalidArgument("safetensors: " + entry.name + ": expected at most " +
+                           std::to_string(room) + " bytes, got " + std::to_string(bytes.size()));
+  }
+  HEXPORT_RETURN_IF_ERROR(writer_->Write(bytes));
+  part_bytes_ += bytes.size();
+  if (part_bytes_ == entry.end - entry.begin) {
+    part_bytes_ = 0;
+    ++next_;
+  }
+  return OkStatus();
+}
+
 Status SafetensorsWriter::Commit() {
+  HEXPORT_RETURN_IF_ERROR(AppendPart({}));
   if (next_ != entries_.size()) {
     return FailedPrecondition("safetensors: expected " + std::to_string(entries_.size()) +
                               " tensors, got " + std::to_string(next_) + "; the next is " +

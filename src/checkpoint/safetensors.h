@@ -55,7 +55,10 @@ class SafetensorsWriter {
       std::map<std::string, std::string> metadata);
   // Bytes of the next declared tensor. kInvalidArgument when the size differs from the declaration.
   Status Append(std::span<const std::byte> bytes);
-  // kFailedPrecondition when a declared tensor was not written.
+  // The same in pieces: the next bytes of the tensor that is not complete yet. kInvalidArgument
+  // when they are more than it has room for.
+  Status AppendPart(std::span<const std::byte> bytes);
+  // kFailedPrecondition when a declared tensor was not written, or only a part of it.
   Status Commit();
 
  private:
@@ -63,6 +66,7 @@ class SafetensorsWriter {
   std::unique_ptr<FileWriter> writer_;
   std::vector<SafetensorsEntry> entries_;
   size_t next_ = 0;
+  uint64_t part_bytes_ = 0;  // written of entries_[next_]
 };
 
 }  // namespace hexport
