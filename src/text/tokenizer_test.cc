@@ -160,6 +160,14 @@ TEST(Tokenizer, EmptyJsonIsDataLoss) {
               StatusIs(StatusCode::kDataLoss, HasSubstr("tokenizer.json: ")));
 }
 
+// The library's reader of decoders panics on broken JSON; found by fuzz/tokenizer_json_fuzz.cc.
+TEST(Tokenizer, WhatTheLibraryPanicsOnIsDataLoss) {
+  EXPECT_THAT(Tokenizer::FromJson(R"({"version": "1.0", "decoder": {"typ{"vet,"p"KK})"),
+              StatusIs(StatusCode::kDataLoss, HasSubstr("tokenizer.json: ")));
+  EXPECT_THAT(Tokenizer::FromJson(R"({"version": "1.0", "decoder": {"a" "b"}})"),
+              StatusIs(StatusCode::kDataLoss, HasSubstr("tokenizer.json: ")));
+}
+
 TEST(Tokenizer, AnUnknownModelIsDataLoss) {
   EXPECT_THAT(Tokenizer::FromJson(R"({"version": "1.0", "model": {"type": "Oracle"}})"),
               StatusIs(StatusCode::kDataLoss, HasSubstr("tokenizer.json: ")));

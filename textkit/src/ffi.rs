@@ -1,5 +1,6 @@
 //! Crossing the C boundary: strings in and out, codes, caught panics.
 
+use std::any::Any;
 use std::panic::{catch_unwind, AssertUnwindSafe};
 use std::sync::Once;
 
@@ -73,6 +74,14 @@ pub unsafe fn input<'a>(data: *const u8, size: usize, what: &str) -> Result<&'a 
     })
 }
 
+/// What a panic said.
+pub fn panic_text(panic: &(dyn Any + Send)) -> String {
+    match panic.downcast_ref::<&str>() {
+        Some(text) => text.to_string(),
+        None => panic.downcast_ref::<String>().cloned().unwrap_or_else(|| "no message".to_string()),
+    }
+}
+
 /// Runs `body`, turns a failure or a panic into a code and fills `error`.
 ///
 /// # Safety
@@ -88,11 +97,7 @@ pub unsafe fn guard(error: *mut OwnedBytes, body: impl FnOnce() -> Result<(), Fa
         }
         Ok(Err(failure)) => failure,
         Err(panic) => {
-            let text = panic
-                .downcast_ref::<&str>()
-                .map(|text| text.to_string())
-                .or_else(|| panic.downcast_ref::<String>().cloned())
-                .unwrap_or_else(|| "no message".to_string());
+            let text = panic_text(panic.as_ref());
             Failure::new(INTERNAL, format!("textkit: caught a panic: {text}"))
         }
     };

@@ -3,6 +3,7 @@
 use crate::ffi::{self, Failure, OwnedBytes};
 use crate::stream::TokenStream;
 use serde::Deserialize;
+use std::panic::catch_unwind;
 use std::str::FromStr;
 use tokenizers::Tokenizer;
 
@@ -44,7 +45,10 @@ pub struct TokenizerHandle {
 impl TokenizerHandle {
     fn parse(json: &str) -> Result<Self, Failure> {
         let bad = |text: String| Failure::new(ffi::BAD_TOKENIZER, text);
-        let mut tokenizer = Tokenizer::from_str(json).map_err(|error| bad(error.to_string()))?;
+        // The library panics on some files that it cannot read; that is the file's fault, not ours.
+        let mut tokenizer = catch_unwind(|| Tokenizer::from_str(json))
+            .map_err(|panic| bad(ffi::panic_text(panic.as_ref())))?
+            .map_err(|error| bad(error.to_string()))?;
         check_added_tokens(json, &tokenizer)?;
         tokenizer.with_truncation(None).map_err(|error| bad(error.to_string()))?;
         tokenizer.with_padding(None);
