@@ -42,8 +42,9 @@ std::vector<std::pair<std::string, std::string>> SuggestRename(
   }
   std::vector<std::pair<std::pair<std::string, std::string>, int64_t>> sorted(votes.begin(),
                                                                               votes.end());
-  std::stable_sort(sorted.begin(), sorted.end(),
-                   [](const auto& a, const auto& b) { return a.second > b.second; });
+  std::sort(sorted.begin(), sorted.end(), [](const auto& a, const auto& b) {
+    return a.second != b.second ? a.second > b.second : a.first < b.first;
+  });
   std::vector<std::pair<std::string, std::string>> rename;
   std::set<std::string> taken;
   for (const auto& [pair, count] : sorted) {
