@@ -2,6 +2,7 @@
 #pragma once
 
 #include <filesystem>
+#include <map>
 #include <memory>
 #include <span>
 #include <string>
@@ -24,10 +25,18 @@ struct TensorInfo {
 struct TextAssets {
   std::string tokenizer_json;  // Hugging Face tokenizer.json; rebuilt from GGUF metadata
   std::string chat_template;   // Jinja source; empty: the checkpoint has none
-  std::string bos_token;       // texts; empty: none
+  // All templates by name, "default" (chat_template) among them; "tool_use" where there is one.
+  std::map<std::string, std::string> chat_templates;
+  std::string bos_token;  // texts; empty: none
   std::string eos_token;
   bool add_bos_token = false;
 };
+
+// Tokenizer and template alone: of a Hugging Face folder (an adapter's too) or a GGUF file; no
+// weight is looked at. A folder with a template but no tokenizer gives an empty tokenizer_json.
+// Errors: kNotFound (neither is there), kDataLoss, kInvalidArgument, kUnimplemented as
+// Checkpoint::Text.
+Result<TextAssets> OpenText(const std::filesystem::path& path);
 
 // Memory-mapped; tensors are read one at a time. Thread-safe after Open (const).
 class Checkpoint {

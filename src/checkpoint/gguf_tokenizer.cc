@@ -200,6 +200,7 @@ Result<TextAssets> GgufText(const GgufContents& contents, const std::string& whe
   HEXPORT_ASSIGN_OR_RETURN(const std::string_view chat_template,
                            metadata.String("tokenizer.chat_template", ""));
   assets.chat_template = chat_template;
+  if (!assets.chat_template.empty()) assets.chat_templates["default"] = assets.chat_template;
   const json bpe = {{"type", "BPE"},
                     {"dropout", nullptr},
                     {"unk_token", nullptr},

@@ -70,7 +70,7 @@ Result<std::unique_ptr<Checkpoint>> OpenHfFolder(const fs::path& folder, const f
   }
   HEXPORT_RETURN_IF_ERROR(AddWeights(folder, weights, parts));
   HEXPORT_RETURN_IF_ERROR(KeepExpectedTensors(parts, folder.string()));
-  parts.text = [folder] { return HfText(folder); };
+  parts.text = [folder] { return HfText(folder, /*tokenizer_required=*/true); };
   return MakeCheckpoint(std::move(parts));
 }
 

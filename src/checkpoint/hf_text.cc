@@ -1,6 +1,7 @@
 #include "checkpoint/hf_text.h"
 
 #include <charconv>
+#include <map>
 #include <string>
 #include <utility>
 
@@ -35,19 +36,25 @@ Result<std::string> TokenText(const JsonFields& fields, std::string_view name) {
   return content->get<std::string>();
 }
 
-// A string, or a list of {"name", "template"} of which "default" counts.
-Result<std::string> ChatTemplate(const JsonFields& fields) {
+// A string, or a list of {"name", "template"}: name -> source.
+Result<std::map<std::string, std::string>> ChatTemplates(const JsonFields& fields) {
+  std::map<std::string, std::string> templates;
   const json* value = fields.Find("chat_template");
-  if (value == nullptr) return std::string();
-  if (value->is_string()) return value->get<std::string>();
+  if (value == nullptr) return templates;
+  if (value->is_string()) {
+    templates["default"] = value->get<std::string>();
+    return templates;
+  }
   if (!value->is_array()) return fields.Mismatch("chat_template", "a string or a list");
   for (const json& entry : *value) {
     if (!entry.is_object()) return fields.Mismatch("chat_template", "a list of objects");
     const JsonFields named(entry, fields.where() + ": chat_template");
     HEXPORT_ASSIGN_OR_RETURN(const std::string name, named.String("name", ""));
-    if (name == "default") return named.String("template", "");
+    HEXPORT_ASSIGN_OR_RETURN(templates[name], named.String("template", ""));
   }
-  return fields.Mismatch("chat_template", "a template named default");
+  if (!templates.contains("default"))
+    return fields.Mismatch("chat_template", "a template named default");
+  return templates;
 }
 
 // Id of the added token with this text in tokenizer_config.json's added_tokens_decoder.
@@ -97,21 +104,30 @@ Result<std::optional<std::string>> ReadIfPresent(const std::filesystem::path& pa
   return text.status();
 }
 
-Result<TextAssets> HfText(const std::filesystem::path& folder) {
+Result<TextAssets> HfText(const std::filesystem::path& folder, bool tokenizer_required) {
   TextAssets assets;
-  HEXPORT_ASSIGN_OR_RETURN(assets.tokenizer_json, ReadTextFile(folder / kTokenizer));
-  HEXPORT_RETURN_IF_ERROR(
-      ParseJsonObject(assets.tokenizer_json, (folder / kTokenizer).string()).status());
+  if (tokenizer_required) {
+    HEXPORT_ASSIGN_OR_RETURN(assets.tokenizer_json, ReadTextFile(folder / kTokenizer));
+  } else {
+    HEXPORT_ASSIGN_OR_RETURN(std::optional<std::string> tokenizer,
+                             ReadIfPresent(folder / kTokenizer));
+    assets.tokenizer_json = std::move(tokenizer).value_or("");
+  }
+  if (!assets.tokenizer_json.empty()) {
+    HEXPORT_RETURN_IF_ERROR(
+        ParseJsonObject(assets.tokenizer_json, (folder / kTokenizer).string()).status());
+  }
   HEXPORT_ASSIGN_OR_RETURN(const json config, ReadOptionalObject(folder / kTokenizerConfig));
   const JsonFields fields(config, (folder / kTokenizerConfig).string());
   HEXPORT_ASSIGN_OR_RETURN(assets.bos_token, TokenText(fields, "bos_token"));
   HEXPORT_ASSIGN_OR_RETURN(assets.eos_token, TokenText(fields, "eos_token"));
   HEXPORT_ASSIGN_OR_RETURN(assets.add_bos_token, fields.Bool("add_bos_token", false));
   HEXPORT_ASSIGN_OR_RETURN(std::optional<std::string> jinja, ReadIfPresent(folder / kChatTemplate));
-  if (jinja.has_value()) {
-    assets.chat_template = *std::move(jinja);
-  } else {
-    HEXPORT_ASSIGN_OR_RETURN(assets.chat_template, ChatTemplate(fields));
+  HEXPORT_ASSIGN_OR_RETURN(assets.chat_templates, ChatTemplates(fields));
+  if (jinja.has_value()) assets.chat_templates["default"] = *std::move(jinja);
+  if (const auto found = assets.chat_templates.find("default");
+      found != assets.chat_templates.end()) {
+    assets.chat_template = found->second;
   }
   return assets;
 }

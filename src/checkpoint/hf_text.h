@@ -10,9 +10,10 @@
 
 namespace hexport::checkpoint {
 
-// tokenizer.json (required), the template from chat_template.jinja or tokenizer_config.json, token
-// texts. Errors: kNotFound (no tokenizer.json), kDataLoss, kInvalidArgument.
-Result<TextAssets> HfText(const std::filesystem::path& folder);
+// tokenizer.json (may be absent when not required), the templates from chat_template.jinja or
+// tokenizer_config.json, token texts. Errors: kNotFound (no tokenizer.json), kDataLoss,
+// kInvalidArgument.
+Result<TextAssets> HfText(const std::filesystem::path& folder, bool tokenizer_required);
 
 // Id of the eos_token that tokenizer_config.json names; nullopt when there is no such file or
 // token.
