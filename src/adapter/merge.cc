@@ -156,7 +156,8 @@ Status Merger::WriteTensor(const PlannedTensor& planned, SafetensorsWriter& writ
                                          : MergeTensor(planned, writer, stats, comparable));
   const std::string& name = planned.tensor->name;
   TensorOutcome outcome{name, planned.dtype, 0};
-  if (stats.delta_abs > 0) outcome.delta_lost_share = stats.lost_abs / stats.delta_abs;
+  if (stats.delta_abs > 0 && std::isfinite(stats.delta_abs))
+    outcome.delta_lost_share = stats.lost_abs / stats.delta_abs;
   report_.tensors.push_back(std::move(outcome));
   if (!comparable) ++reshaped_;
   if (stats.changed > 0 || !comparable) ++report_.tensors_changed;
@@ -248,6 +249,9 @@ Status Merger::CountWritten() {
 }
 
 void Merger::Conclude() {
+  // Sums that hold a NaN say nothing; the values themselves are counted below.
+  if (!std::isfinite(stats_.delta_abs)) stats_.delta_abs = 0;
+  if (!std::isfinite(stats_.delta_squares)) stats_.delta_squares = 0;
   report_.delta_lost_share = stats_.delta_abs > 0 ? stats_.lost_abs / stats_.delta_abs : 0;
   report_.delta_norm = std::sqrt(stats_.delta_squares);
   report_.delta_relative_error =
@@ -293,7 +297,8 @@ void Merger::CheckIdentity() {
 }
 
 void Merger::CheckProjection() {
-  if (projection_.delta_squares <= 0) return;
+  // False for NaN too, which is a failure of its own.
+  if (!(projection_.delta_squares > 0) || !std::isfinite(projection_.dot)) return;
   const double projection = projection_.dot / projection_.delta_squares;
   const double sigma = std::sqrt(projection_variance_) / projection_.delta_squares;
   report_.base_projection = projection;
