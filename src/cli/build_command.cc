@@ -4,6 +4,7 @@
 
 #include "cli/commands.h"
 #include "cli/console.h"
+#include "cli/merge_flags.h"
 #include "compile/build.h"
 
 namespace hexport::cli {
@@ -12,6 +13,7 @@ namespace {
 struct BuildArguments {
   compile::BuildOptions options;
   std::string model, out, weights = "int8", method = "gptq", calibration, chat_template;
+  MergeFlags merge;
   bool json = false, quiet = false, no_weight_shared = false, no_rotation = false;
 };
 
@@ -40,6 +42,15 @@ void PrintSummary(const std::string& out, const compile::BuildResult& result) {
               out.c_str(), out.c_str());
 }
 
+// The adapters did not merge well: no bundle was built.
+int FailedMerge(const compile::MergeModelResult& merge, bool json) {
+  if (json) PrintJson({{"merge_failures", merge.failures}, {"warnings", merge.warnings}});
+  for (const std::string& failure : merge.failures)
+    std::fprintf(stderr, "hexport: merging failed a check: %s\n", failure.c_str());
+  std::fprintf(stderr, "hexport: no bundle was built; see hexport merge for details\n");
+  return kExitCheckFailed;
+}
+
 int RunBuild(BuildArguments& arguments) {
   const Result<quant::WeightFormat> format = quant::ParseWeightFormat(arguments.weights);
   if (!format.ok()) return Fail(format.status().WithContext("--weights"), arguments.json);
@@ -52,10 +63,18 @@ int RunBuild(BuildArguments& arguments) {
   options.chat_template = arguments.chat_template;
   options.weight_shared = !arguments.no_weight_shared;
   options.rotate_residual = !arguments.no_rotation;
+  if (const Status status = FillMergeOptions(arguments.merge, options.merge); !status.ok())
+    return Fail(status, arguments.json);
+  // A template file of the user's settles which one counts.
+  if (!arguments.chat_template.empty() &&
+      options.merge.chat_template == compile::TextSource::kUnset)
+    options.merge.any_template = true;
   ConsoleProgress progress(arguments.quiet);
   const Result<compile::BuildResult> result = compile::Build(options, progress);
   progress.Clear();
   if (!result.ok()) return Fail(result.status(), arguments.json);
+  if (result->merge.has_value() && !result->merge->failures.empty())
+    return FailedMerge(*result->merge, arguments.json);
   if (arguments.json) {
     PrintJson({{"bundle", arguments.out},
                {"up_to_date", result->up_to_date},
@@ -110,6 +129,9 @@ void AddBuildCommand(CLI::App& app, int& exit_code) {
       ->capture_default_str();
   command->add_option("--chat-template", arguments->chat_template,
                       "Jinja file to use instead of the checkpoint's");
+  AddMergeFlags(*command, arguments->merge, /*adapter_required=*/false);
+  command->add_option("--merged-out", options.merge.out,
+                      "With --adapter: folder of the merged model (default: <out>-merged)");
   command->add_flag(
       "--no-weight-shared", arguments->no_weight_shared,
       "Build the plain binaries for the PC only, not the weight-shared one for phones");
@@ -124,7 +146,9 @@ void AddBuildCommand(CLI::App& app, int& exit_code) {
       "Examples:\n"
       "  hexport build --model SmolLM2.gguf --soc sm8650 --context 512 --out out/smollm2\n"
       "  hexport build --model ./my-qwen2 --soc sm8750 --weights lpbq --calibration train.jsonl "
-      "--out out/q4");
+      "--out out/q4\n"
+      "  hexport build --model ./Qwen2.5-0.5B --adapter ./saves/lora --calibration train.jsonl "
+      "--out out/mine");
   command->callback([arguments, &exit_code] { exit_code = RunBuild(*arguments); });
 }
 

@@ -33,6 +33,7 @@ int Run(int argc, char** argv) {
   hexport::cli::AddBuildCommand(app, exit_code);
   hexport::cli::AddVerifyCommand(app, exit_code);
   hexport::cli::AddRunCommand(app, exit_code);
+  hexport::cli::AddMergeCommand(app, exit_code);
   hexport::cli::AddInspectCommand(app, exit_code);
   try {
     app.parse(argc, argv);

@@ -264,10 +264,14 @@ Status PrepareWorkFolder(BuildContext& context) {
 
 std::string HexportVersion() { return "0.1.0"; }
 
-Result<BuildResult> Build(const BuildOptions& options, Progress& progress) {
+namespace {
+
+Result<BuildResult> BuildFrom(const BuildOptions& options, const StageReport* merged,
+                              Progress& progress) {
   const auto start = std::chrono::steady_clock::now();
   BuildContext context{options, progress, {}, {}, nullptr, nullptr, {}, {}, {}, {}, false};
   context.report.hexport_version = HexportVersion();
+  if (merged != nullptr) context.report.stages.push_back(*merged);
   StageTimer timer("checkpoint");
   progress.Update("checkpoint", 0, 0);
   HEXPORT_RETURN_IF_ERROR(Prepare(context));
@@ -277,7 +281,7 @@ Result<BuildResult> Build(const BuildOptions& options, Progress& progress) {
   std::error_code error;
   if (fs::exists(options.out, error) && !options.force) {
     if (IsUpToDate(context))
-      return BuildResult{std::move(context.manifest), std::move(context.report), true};
+      return BuildResult{std::move(context.manifest), std::move(context.report), true, {}};
     return FailedPrecondition(
         options.out.string() +
         ": exists and is not this build (other inputs, options or versions); pass --force to "
@@ -302,7 +306,49 @@ Result<BuildResult> Build(const BuildOptions& options, Progress& progress) {
                     "; run again to go on from there");
     return status;
   }
-  return BuildResult{std::move(context.manifest), std::move(context.report), false};
+  return BuildResult{std::move(context.manifest), std::move(context.report), false, {}};
+}
+
+// Merges the adapters into a folder that stays beside the bundle, then builds from it.
+Result<BuildResult> BuildWithAdapters(const BuildOptions& options, Progress& progress) {
+  MergeModelOptions merge = options.merge;
+  merge.base = options.model;
+  merge.samples = options.calibration;
+  const fs::path absolute = fs::absolute(options.out).lexically_normal();
+  const fs::path out = absolute.has_filename() ? absolute : absolute.parent_path();
+  if (merge.out.empty()) merge.out = out.string() + "-merged";
+  HEXPORT_ASSIGN_OR_RETURN(const device::Soc soc, device::FindSoc(options.soc));
+  HEXPORT_RETURN_IF_ERROR(CheckOptions(options, soc));  // before minutes of merging
+  std::optional<MergeModelResult> merged;
+  StageTimer timer("merge");
+  if (IsMergeOf(merge.out, merge)) {
+    timer.report().reused = true;
+    progress.Note("reused the merged model " + merge.out.string());
+  } else {
+    merge.force = merge.force || options.force;
+    HEXPORT_ASSIGN_OR_RETURN(merged, MergeModel(merge, progress));
+    timer.report().notes = merged->warnings;
+    for (const std::string& warning : merged->warnings) progress.Note("warning: " + warning);
+  }
+  const StageReport stage = timer.Finish();
+  if (merged.has_value() && !merged->failures.empty()) {
+    BuildResult failed;
+    failed.merge = std::move(merged);
+    return failed;
+  }
+  BuildOptions from_merged = options;
+  from_merged.model = merge.out;
+  from_merged.merge = {};
+  HEXPORT_ASSIGN_OR_RETURN(BuildResult result, BuildFrom(from_merged, &stage, progress));
+  result.merge = std::move(merged);
+  return result;
+}
+
+}  // namespace
+
+Result<BuildResult> Build(const BuildOptions& options, Progress& progress) {
+  if (!options.merge.adapters.empty()) return BuildWithAdapters(options, progress);
+  return BuildFrom(options, nullptr, progress);
 }
 
 }  // namespace hexport::compile

@@ -3,11 +3,13 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <optional>
 #include <string>
 
 #include "base/progress.h"
 #include "base/status.h"
 #include "bundle/manifest.h"
+#include "compile/merge.h"
 #include "compile/report.h"
 #include "quant/weights.h"
 
@@ -15,6 +17,9 @@ namespace hexport::compile {
 
 struct BuildOptions {
   std::filesystem::path model;  // GGUF file or Hugging Face folder
+  // Not empty (its `adapters`): the adapters are merged into `model` first, into `merge.out` or
+  // "<out>-merged", which stays for `hexport verify`. base and samples are filled in by Build.
+  MergeModelOptions merge;
   std::filesystem::path out;  // the bundle; must not exist unless it is the same build, or `force`
   std::string soc = "sm8650";
   int64_t context_length = 1024;  // CL of every graph
@@ -34,10 +39,12 @@ struct BuildResult {
   bundle::Manifest manifest;
   BuildReport report;
   bool up_to_date = false;  // `out` already held this very build
+  // Set when adapters were merged in this run. With failures in it no bundle was built.
+  std::optional<MergeModelResult> merge;
 };
 
-// Stages: checkpoint, calibrate, quantize, graphs, compile (one per binary), bundle. Results of
-// finished stages stay in
+// Stages: merge (with adapters only), checkpoint, calibrate, quantize, graphs, compile (one per
+// binary), bundle. Results of finished stages stay in
 // "<parent of out>/.<name>.hexport-work" until the bundle stands, so that an interrupted build goes
 // on where it was. The bundle appears under its name complete or not at all. Errors: those of each
 // part, with the stage before them; kFailedPrecondition when `out` holds something else.
