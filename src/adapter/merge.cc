@@ -18,8 +18,10 @@
 namespace hexport::adapter {
 namespace {
 
-// Values of a tensor that are in memory at once, in a few buffers of float32.
-constexpr int64_t kChunkValues = int64_t{1} << 20;
+// Values of a tensor that are in memory at once, in a few buffers of float32 that fit the cache
+// together; but enough rows that the product does not spend its time on A's columns.
+constexpr int64_t kChunkValues = int64_t{1} << 16;
+constexpr int64_t kChunkRows = 32;
 constexpr size_t kCopyBytes = size_t{8} << 20;
 constexpr size_t kNamedNonfinite = 10;
 
@@ -190,7 +192,7 @@ Status Merger::MergeTensor(const PlannedTensor& planned, SafetensorsWriter& writ
   const BaseTensor* stored = base_.Find(tensor.name);
   comparable = stored != nullptr && stored->shape == tensor.shape;
   const int64_t rows = merger->rows(), columns = merger->columns();
-  const int64_t step = std::max<int64_t>(1, kChunkValues / std::max<int64_t>(columns, 1));
+  const int64_t step = std::max(kChunkRows, kChunkValues / std::max<int64_t>(columns, 1));
   std::vector<float> values, delta, merged, before;
   std::vector<std::byte> bytes;
   for (int64_t row = 0; row < rows && columns > 0; row += step) {
