@@ -381,6 +381,29 @@ TEST_F(MergeTest, NewBiasesNeedAFieldOfTheArchitecture) {
       StatusIs(StatusCode::kUnimplemented, AllOf(HasSubstr("q_proj.bias"), HasSubstr("mistral"))));
 }
 
+// Bases that no model has, but a file may.
+TEST_F(MergeTest, OddEmbeddingsOfTheBaseDoNoHarm) {
+  TinyAdapter adapter = MakeAdapter(testing::Tl3(), 4, 8, {"q_proj"});
+  adapter.config["trainable_token_indices"] = {1, 2};
+  adapter.tensors[kPrefix + "model.norm.token_adapter.trainable_tokens_delta"] =
+      Generated({2, 32}, 8);
+  EXPECT_THAT(MergeTiny(testing::Tl3(), adapter),
+              StatusIs(StatusCode::kInvalidArgument, HasSubstr("trainable_token_indices")));
+  for (const bool flat : {false, true}) {
+    TinyModel model = testing::Tl3();
+    model.config["tie_word_embeddings"] = true;
+    if (flat) {
+      model.tensors[kEmbed] = Generated({64}, 3);
+    } else {
+      model.tensors.erase(kEmbed);
+    }
+    const auto merged = MergeTiny(model, MakeAdapter(model, 4, 8, {"lm_head"}));
+    ASSERT_THAT(merged, IsOk());
+    EXPECT_THAT(merged->report.failures, IsEmpty());
+    EXPECT_EQ(matched_->vocab_size(), -1);
+  }
+}
+
 TEST_F(MergeTest, RefusesAnAdapterOfAnotherBase) {
   testing::TinySizes sizes;
   sizes.hidden = 48;

@@ -60,6 +60,7 @@ Status Matcher::Prepare() {
   HEXPORT_ASSIGN_OR_RETURN(config_,
                            checkpoint::ParseJsonObject(base_.config_json(), base_.path().string()));
   for (const BaseTensor& tensor : base_.tensors()) {
+    if (tensor.shape.size() != 2) continue;
     if (embed_name_.empty() && EndsWithModule(tensor.name, "embed_tokens.weight")) {
       embed_name_ = tensor.name;
     }
@@ -72,6 +73,7 @@ Status Matcher::Prepare() {
   const checkpoint::JsonFields fields(config_, base_.path().string() + ": config.json");
   HEXPORT_ASSIGN_OR_RETURN(tied_, fields.Bool("tie_word_embeddings", !head_stored_));
   if (!head_stored_) tied_ = true;
+  if (embed_name_.empty()) tied_ = false;
   return OkStatus();
 }
 
@@ -325,11 +327,12 @@ Status Matcher::AddTokenRows(const MatchedAdapters::Source& source, const Adapte
   });
   // A tied head may be saved with the indices of the embedding.
   const auto chosen = indices == all.end() && all.size() == 1 ? all.begin() : indices;
-  if (chosen == all.end() || static_cast<int64_t>(chosen->second.size()) != tensor.shape[0] ||
-      tensor.shape[1] != target->shape[1]) {
+  const int64_t columns = target->shape.size() == 2 ? target->shape[1] : -1;
+  if (chosen == all.end() || chosen->second.empty() || tensor.shape[1] != columns ||
+      static_cast<int64_t>(chosen->second.size()) != tensor.shape[0]) {
     return ShapeMismatch(source, tensor,
                          "as many rows as trainable_token_indices has indices for it, of " +
-                             std::to_string(target->shape[1]) + " values",
+                             (columns < 0 ? "a matrix" : std::to_string(columns) + " values"),
                          "the file and its config do not belong together");
   }
   std::set<int64_t> taken;
@@ -393,7 +396,10 @@ Status Matcher::WarnOfUntargeted(const MatchedAdapters::Source& source,
   std::vector<std::string> extra, missing;
   for (const std::string& module : modules) {
     HEXPORT_ASSIGN_OR_RETURN(const bool target, IsTarget(config, module, true, false));
-    if (!target) extra.push_back(module);
+    // ensure_weight_tying saves the embedding's adapter for the head too.
+    const bool tied_copy =
+        config.ensure_weight_tying && Renamed(module) + std::string(kWeight) == head_name_;
+    if (!target && !tied_copy) extra.push_back(module);
   }
   // Paths of the base are comparable to the adapter's only where nothing is renamed.
   for (const BaseTensor& tensor : base_.tensors()) {
