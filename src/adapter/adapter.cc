@@ -145,7 +145,14 @@ Status ReadValues(const AdapterTensor& tensor, std::span<float> out) {
                            ShapeString(tensor.shape) + " values, got " +
                            std::to_string(out.size()));
   }
-  return WidenValues(*tensor.format, tensor.bytes, out).WithContext(tensor.key);
+  const Status status = WidenValues(*tensor.format, tensor.bytes, out).WithContext(tensor.key);
+  tensor.Release(0, tensor.bytes.size());
+  return status;
+}
+
+void AdapterTensor::Release(size_t first, size_t count) const {
+  if (file == nullptr || bytes.empty()) return;
+  file->Release(static_cast<size_t>(bytes.data() - file->bytes().data()) + first, count);
 }
 
 Result<std::unique_ptr<Adapter>> MakeAdapter(AdapterParts parts) {

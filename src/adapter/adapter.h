@@ -12,6 +12,7 @@
 #include "adapter/adapter_config.h"
 #include "adapter/base_tensors.h"
 #include "base/dtype.h"
+#include "base/mapped_file.h"
 #include "base/status.h"
 #include "checkpoint/block_format.h"
 
@@ -61,10 +62,14 @@ struct AdapterTensor {
   bool transposed = false;        // GGUF: token_embd's A is [num_embeddings, rank]
   Shape shape;
   const checkpoint::BlockFormat* format = nullptr;
+  const MappedFile* file = nullptr;  // that `bytes` are in
   std::span<const std::byte> bytes;
+  // Gives the mapped pages of bytes [first, first + count) back; they are read again when needed.
+  void Release(size_t first, size_t count) const;
 };
 
-// Widens to float32. Errors: kInvalidArgument (wrong size of `out`), kUnimplemented (type).
+// Widens to float32 and releases the pages. Errors: kInvalidArgument (wrong size of `out`),
+// kUnimplemented (type).
 Status ReadValues(const AdapterTensor& tensor, std::span<float> out);
 
 // What one adapter key became; for reports.

@@ -8,13 +8,19 @@
 namespace hexport::adapter {
 namespace {
 
-constexpr std::string_view kPeftPrefix = "base_model.model.";
+// What torch.compile, FSDP and activation checkpointing wrap modules in; no part of their names.
+constexpr std::array kWrappers{std::string_view("_orig_mod"),
+                               std::string_view("_fsdp_wrapped_module"),
+                               std::string_view("_checkpoint_wrapped_module")};
 
 std::vector<std::string_view> Segments(std::string_view key) {
   std::vector<std::string_view> segments;
   for (;;) {
     const size_t dot = key.find('.');
-    segments.push_back(key.substr(0, dot));
+    const std::string_view segment = key.substr(0, dot);
+    if (std::find(kWrappers.begin(), kWrappers.end(), segment) == kWrappers.end()) {
+      segments.push_back(segment);
+    }
     if (dot == std::string_view::npos) return segments;
     key.remove_prefix(dot + 1);
   }
@@ -102,8 +108,10 @@ void ParseWhole(std::vector<std::string_view> segments, ParsedKey& parsed) {
 }  // namespace
 
 ParsedKey ParseKey(std::string_view key) {
-  if (key.starts_with(kPeftPrefix)) key.remove_prefix(kPeftPrefix.size());
-  const std::vector<std::string_view> segments = Segments(key);
+  std::vector<std::string_view> segments = Segments(key);
+  if (segments.size() > 2 && segments[0] == "base_model" && segments[1] == "model") {
+    segments.erase(segments.begin(), segments.begin() + 2);
+  }
   ParsedKey parsed;
   for (size_t at = 1; at < segments.size(); ++at) {
     for (const Marker& marker : kMarkers) {

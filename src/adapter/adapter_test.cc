@@ -212,6 +212,8 @@ INSTANTIATE_TEST_SUITE_P(
         KeyCase{"m.e.token_adapter.trainable_tokens_delta", TensorRole::kTokenRows, "m.e", "", ""},
         KeyCase{"m.e.token_adapter.trainable_tokens_delta.default", TensorRole::kTokenRows, "m.e",
                 "", "default"},
+        KeyCase{"_orig_mod.base_model.model._fsdp_wrapped_module.m.q.lora_A.weight",
+                TensorRole::kLoraA, "m.q", "", ""},
         KeyCase{"weight", TensorRole::kUnknown, "", "", ""},
         KeyCase{"", TensorRole::kUnknown, "", "", ""}));
 

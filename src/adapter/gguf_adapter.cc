@@ -50,6 +50,7 @@ Status AddTensor(const GgufTensor& source, std::string_view architecture, const 
                          "got " +
                          std::string(tensor.format->name));
   }
+  tensor.file = parts.file.get();
   tensor.bytes = parts.file->bytes().subspan(source.offset, source.bytes);
   parts.tensors.push_back(std::move(tensor));
   return OkStatus();

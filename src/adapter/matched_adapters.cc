@@ -61,11 +61,12 @@ Status ReadTensorRows(const AdapterTensor& tensor, int64_t first_row, int64_t co
                       std::span<float> out) {
   const auto bytes_per_row = static_cast<size_t>(columns * tensor.format->bytes);
   const size_t rows = out.size() / static_cast<size_t>(columns);
-  return WidenValues(*tensor.format,
-                     tensor.bytes.subspan(static_cast<size_t>(first_row) * bytes_per_row,
-                                          rows * bytes_per_row),
-                     out)
-      .WithContext(tensor.key);
+  const size_t first = static_cast<size_t>(first_row) * bytes_per_row;
+  const Status status =
+      WidenValues(*tensor.format, tensor.bytes.subspan(first, rows * bytes_per_row), out)
+          .WithContext(tensor.key);
+  tensor.Release(first, rows * bytes_per_row);
+  return status;
 }
 
 // base + weight * (value - base), exactly `value` for weight 1.

@@ -90,6 +90,9 @@ class Matched final : public MatchedAdapters {
   mutable std::map<std::string, Initial> rebuilt_;  // decompositions take long
 };
 
+// Whether two tensors hold the same values in the same type and shape. Releases their pages.
+bool SameBytes(const AdapterTensor& a, const AdapterTensor& b);
+
 // Prefixes {"from", "to"} that would make tensor names of the base out of `unmatched`; empty when
 // none fits. Every pair mends at least one name.
 std::vector<std::pair<std::string, std::string>> SuggestRename(

@@ -299,11 +299,8 @@ Status Matcher::AddWhole(const MatchedAdapters::Source& source, const AdapterTen
   }
   Change& change = target->change;
   if (change.whole != nullptr) {
-    const bool same = change.whole->format == tensor.format &&
-                      change.whole->shape == tensor.shape && change.whole_weight == 1.0 &&
-                      source.weight == 1.0 &&
-                      std::equal(tensor.bytes.begin(), tensor.bytes.end(),
-                                 change.whole->bytes.begin(), change.whole->bytes.end());
+    const bool same =
+        change.whole_weight == 1.0 && source.weight == 1.0 && SameBytes(*change.whole, tensor);
     if (same) return OkStatus();
     return InvalidArgument(SourceName(source) + ": tensor " + tensor.key +
                            ": two tensors, this and " + change.whole->key +

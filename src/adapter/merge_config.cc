@@ -84,9 +84,9 @@ Result<std::string> MergedConfig(const BaseTensors& base, const MatchedAdapters&
 }
 
 Status CheckNotMergedBefore(const BaseTensors& base, const MatchedAdapters& adapters) {
-  const std::filesystem::path folder =
-      std::filesystem::is_directory(base.path()) ? base.path() : base.path().parent_path();
   std::error_code error;
+  const bool is_folder = std::filesystem::is_directory(base.path(), error);
+  const std::filesystem::path folder = is_folder ? base.path() : base.path().parent_path();
   if (!std::filesystem::exists(folder / kRecord, error)) return OkStatus();
   const std::string where = (folder / kRecord).string();
   HEXPORT_ASSIGN_OR_RETURN(const std::string text, ReadTextFile(folder / kRecord));

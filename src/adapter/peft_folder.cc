@@ -70,6 +70,7 @@ Status AddTensors(const std::vector<SafetensorsEntry>& entries, const std::strin
     tensor.role = parsed.role;
     tensor.saved_module = parsed.saved_module;
     tensor.shape = entry.shape;
+    tensor.file = parts.file.get();
     tensor.bytes = parts.file->bytes().subspan(entry.begin, entry.end - entry.begin);
     parts.tensors.push_back(std::move(tensor));
   }

@@ -8,11 +8,6 @@
 namespace hexport::adapter {
 namespace {
 
-bool SameBytes(const AdapterTensor& a, const AdapterTensor& b) {
-  return a.shape == b.shape && a.format == b.format && a.bytes.size() == b.bytes.size() &&
-         (a.bytes.empty() || std::memcmp(a.bytes.data(), b.bytes.data(), a.bytes.size()) == 0);
-}
-
 bool SameRows(const std::vector<Change::Rows>& a, const std::vector<Change::Rows>& b) {
   return std::equal(a.begin(), a.end(), b.begin(), b.end(), [](const auto& x, const auto& y) {
     return x.rows == y.rows && x.weight == y.weight &&
@@ -54,6 +49,20 @@ Result<bool> SamePart(const Change::LowRankPart& embed, const Change::LowRankPar
 }
 
 }  // namespace
+
+// Piece by piece: the tensors may be as large as the model's largest.
+bool SameBytes(const AdapterTensor& a, const AdapterTensor& b) {
+  static constexpr size_t kPiece = size_t{16} << 20;
+  if (a.shape != b.shape || a.format != b.format || a.bytes.size() != b.bytes.size()) return false;
+  for (size_t at = 0; at < a.bytes.size(); at += kPiece) {
+    const size_t count = std::min(kPiece, a.bytes.size() - at);
+    const bool same = std::memcmp(a.bytes.data() + at, b.bytes.data() + at, count) == 0;
+    a.Release(at, count);
+    b.Release(at, count);
+    if (!same) return false;
+  }
+  return true;
+}
 
 Result<bool> Matcher::SameChange(const Target& embed, const Target& head) const {
   const Change& a = embed.change;
