@@ -7,6 +7,7 @@
 #include <gtest/gtest.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cmath>
 #include <cstring>
 #include <filesystem>
@@ -14,6 +15,7 @@
 #include <iostream>
 #include <iterator>
 
+#include "base/file.h"
 #include "base/status_matchers.h"
 #include "checkpoint/checkpoint.h"
 #include "decoder/decoder.h"
@@ -62,18 +64,27 @@ void ExpectClose(const std::string& what, std::span<const float> got,
 
 // Everything a call needs besides the residual or the tokens; owns what the views show.
 struct Call {
-  Call(const ModelConfig& config, int64_t call_ar, int64_t call_cl, int64_t past, int64_t count)
-      : ar(call_ar), cl(call_cl), mask(decoder::AttentionMask(ar, cl, past, count, kMasked)) {
-    decoder::RopeTable(config, past, ar, cos, sin);
-    const int64_t half = config.head_dim / 2;
-    feeds = {{"attention_mask", {DType::kFloat32, {1, 1, ar, cl}, mask.data()}},
-             {"position_ids_cos", {DType::kFloat32, {1, 1, ar, half}, cos.data()}},
-             {"position_ids_sin", {DType::kFloat32, {1, 1, ar, half}, sin.data()}}};
+  Call(const ModelConfig& config, int64_t ar, int64_t cl, int64_t past, int64_t count) {
+    const decoder::StepInputs step{config, ar, cl, past, count, cl, kMasked};
+    for (const char* name : {"attention_mask", "sliding_attention_mask", "position_ids_cos",
+                             "position_ids_sin", "local_position_ids_cos",
+                             "local_position_ids_sin"}) {
+      values[name] = decoder::StepInput(step, name).value();
+      const auto columns = static_cast<int64_t>(values[name].size()) / ar;
+      feeds[name] = {DType::kFloat32, {1, 1, ar, columns}, values[name].data()};
+    }
   }
-  int64_t ar, cl;
-  std::vector<float> mask, cos, sin;
+  std::map<std::string, std::vector<float>> values;
   Feeds feeds;
 };
+
+// What is fed must be what the graph reads.
+void KeepInputsOf(const ort::Session& session, Feeds& feeds) {
+  std::erase_if(feeds, [&](const auto& feed) {
+    return std::none_of(session.inputs().begin(), session.inputs().end(),
+                        [&](const ort::IoInfo& input) { return input.name == feed.first; });
+  });
+}
 
 // The cache of one layer: K [H,1,D,past], V [H,1,past,D].
 struct LayerCache {
@@ -106,12 +117,18 @@ class DecoderGolden : public ::testing::TestWithParam<const char*> {
   }
   void TearDown() override { fs::remove_all(folder_); }
 
-  // tiny/NAME, golden/NAME, or golden/NAME's config.json with the weights of tiny/llama.
+  // tiny/NAME, golden/NAME, or golden/NAME's config.json with the weights of the tiny model of its
+  // architecture.
   fs::path CheckpointPath() const {
     if (fs::exists(kData / "tiny" / name_)) return kData / "tiny" / name_;
     if (fs::exists(kGolden / name_ / "model.safetensors")) return kGolden / name_;
     fs::copy_file(kGolden / name_ / "config.json", folder_ / "config.json");
-    fs::copy_file(kData / "tiny" / "llama" / "model.safetensors", folder_ / "model.safetensors");
+    const auto text = ReadTextFile(folder_ / "config.json");
+    EXPECT_THAT(text, IsOk());
+    const auto config = ParseHfConfig(*text, "", name_);
+    EXPECT_THAT(config, IsOk());
+    fs::copy_file(kData / "tiny" / config->architecture / "model.safetensors",
+                  folder_ / "model.safetensors");
     return folder_;
   }
 
@@ -143,6 +160,7 @@ TEST_P(DecoderGolden, WholeTextInOneDynamicCall) {
   call.feeds["input_ids"] = {DType::kInt32, {1, n}, ids_.data()};
   for (int64_t layer = 0; layer < config.num_hidden_layers; ++layer)
     AddCache(config, layer, 0, {}, call.feeds);
+  KeepInputsOf(*session, call.feeds);
   const auto outputs = session->Run(call.feeds, {"logits"});
   ASSERT_THAT(outputs, IsOk());
   EXPECT_EQ((*outputs)[0].shape, (Shape{1, n, config.vocab_size}));
@@ -192,6 +210,7 @@ TEST_P(DecoderGolden, StaticChunksWithCache) {
     for (size_t l = 0; l < caches.size(); ++l) {
       AddCache(config, static_cast<int64_t>(l), kPast, caches[l], call.feeds);
     }
+    KeepInputsOf(*session, call.feeds);
     const auto outputs = session->Run(call.feeds, {});
     ASSERT_THAT(outputs, IsOk());
     const std::span<const float> logits = (*outputs)[0].as<float>();
@@ -206,8 +225,11 @@ TEST_P(DecoderGolden, StaticChunksWithCache) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Models, DecoderGolden,
-                         ::testing::Values("llama", "qwen2", "qwen3", "llama3_rope", "linear_rope",
-                                           "llama_bias"),
+                         ::testing::Values("llama", "mistral", "qwen2", "qwen3", "phi3", "smollm3",
+                                           "gemma3_text", "llama_bias", "llama3_rope", "linear_rope",
+                                           "yarn_rope", "yarn_mscale", "dynamic_rope",
+                                           "mistral_full", "phi3_long", "phi3_window",
+                                           "qwen2_window", "qwen3_window", "smollm3_window"),
                          [](const auto& model) { return std::string(model.param); });
 
 // One part of the decoder, its weights in memory only while it runs.
@@ -224,6 +246,7 @@ std::vector<float> RunPart(const Checkpoint& checkpoint, const decoder::DecoderO
   const auto session = ort::Session::CreateFromBytes(*bytes, session_options);
   EXPECT_THAT(session, IsOk());
   if (!session.ok()) return {};
+  KeepInputsOf(**session, feeds);
   const auto outputs = (*session)->Run(feeds, {built->graph.outputs[0].name});
   EXPECT_THAT(outputs, IsOk());
   if (!outputs.ok()) return {};

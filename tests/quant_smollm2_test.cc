@@ -87,9 +87,9 @@ class QuantSmolLm2Test : public ::testing::Test {
   std::map<std::string, std::vector<uint16_t>> InputCodes(const QdqGraph& qdq) const {
     std::map<std::string, std::vector<float>> values;
     const auto count = static_cast<int64_t>(ids_.size());
-    values["attention_mask"] = decoder::AttentionMask(kAr, kCl, 0, count, kMaskFloor);
-    decoder::RopeTable(plain_->config(), 0, kAr, values["position_ids_cos"],
-                       values["position_ids_sin"]);
+    const decoder::StepInputs step{plain_->config(), kAr, kCl, 0, count, kCl, kMaskFloor};
+    for (const char* name : {"attention_mask", "position_ids_cos", "position_ids_sin"})
+      values[name] = decoder::StepInput(step, name).value();
     std::map<std::string, std::vector<uint16_t>> codes;
     for (const graph::ValueInfo& input : qdq.graph.inputs) {
       if (input.dtype == DType::kInt32) continue;

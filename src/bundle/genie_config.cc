@@ -28,6 +28,25 @@ Status CheckRopeTheta(double theta) {
                          "; Genie cannot run this model, hexport's own runtime can");
 }
 
+constexpr const char* kOwnRuntime = "; Genie cannot run this model, hexport's own runtime can";
+
+// Genie fills one mask and one pair of tables.
+Status CheckInputs(const Manifest& manifest) {
+  for (const GraphEntry& graph : manifest.graphs) {
+    for (const IoEncoding& input : graph.inputs) {
+      if (input.name != "sliding_attention_mask" && !input.name.starts_with("local_")) continue;
+      return Unimplemented("Genie config: " + graph.name + ": input " + input.name +
+                           ": expected attention_mask, position_ids_cos and position_ids_sin alone" +
+                           kOwnRuntime);
+    }
+  }
+  const size_t turned = 2 * manifest.model.rope_frequencies.size();
+  if (turned == 0 || static_cast<int64_t>(turned) == manifest.model.head_dim) return OkStatus();
+  return Unimplemented("Genie config: RoPE over " + std::to_string(turned) +
+                       " elements of a head: expected head_dim " +
+                       std::to_string(manifest.model.head_dim) + kOwnRuntime);
+}
+
 // Empty for "none".
 Result<ordered_json> PositionalEncoding(const ModelFacts& model) {
   ordered_json scaling;
@@ -42,7 +61,7 @@ Result<ordered_json> PositionalEncoding(const ModelFacts& model) {
                {"original-max-position-embeddings", model.rope_original_max_position_embeddings}};
   } else {
     return Unimplemented("Genie config: rope_scaling: expected none, linear or llama3, got \"" +
-                         model.rope_scaling + "\"");
+                         model.rope_scaling + "\"" + kOwnRuntime);
   }
   return ordered_json{{"type", "rope"},
                       {"rope-dim", model.head_dim / 2},
@@ -96,13 +115,19 @@ ordered_json Backend(const Manifest& manifest, const GenieOptions& options, bool
 
 }  // namespace
 
+Status CheckGenie(const Manifest& manifest) {
+  HEXPORT_RETURN_IF_ERROR(CheckInputs(manifest));
+  HEXPORT_RETURN_IF_ERROR(PositionalEncoding(manifest.model).status());
+  return CheckRopeTheta(manifest.model.rope_theta);
+}
+
 Result<std::string> GenieConfigJson(const Manifest& manifest, const GenieOptions& options) {
   try {
     if (options.binaries.empty()) {
       return InvalidArgument(
           "Genie config: ctx-bins: expected at least one context binary, got none");
     }
-    HEXPORT_RETURN_IF_ERROR(CheckRopeTheta(manifest.model.rope_theta));
+    HEXPORT_RETURN_IF_ERROR(CheckGenie(manifest));
     HEXPORT_ASSIGN_OR_RETURN(const ordered_json positions, PositionalEncoding(manifest.model));
     ordered_json model = {{"version", 1},
                           {"type", "binary"},

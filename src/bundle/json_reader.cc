@@ -126,6 +126,30 @@ void JsonReader::Real(const char* key, double& out, double low, double high) {
   Fail(key, range.str());
 }
 
+void JsonReader::Strings(const char* key, std::vector<std::string>& out) {
+  const json* list = GetList(key);
+  if (list == nullptr) return;
+  for (const json& value : *list) {
+    if (!value.is_string()) return Fail(key, "expected a list of strings, got " + Shown(value));
+    out.push_back(value.get<std::string>());
+  }
+}
+
+void JsonReader::Reals(const char* key, std::vector<double>& out, double low, double high) {
+  const json* list = GetList(key);
+  if (list == nullptr) return;
+  for (const json& value : *list) {
+    const bool good =
+        value.is_number() && value.get<double>() >= low && value.get<double>() <= high;
+    if (!good) {
+      std::ostringstream range;
+      range << "expected numbers from " << low << " to " << high << ", got " << Shown(value);
+      return Fail(key, range.str());
+    }
+    out.push_back(value.get<double>());
+  }
+}
+
 bool JsonReader::ToInteger(const json& value, const std::string& field, int64_t low, int64_t high,
                            int64_t& out) {
   bool good = value.is_number_integer();

@@ -34,8 +34,10 @@ class JsonReader {
   void String(const char* key, std::string& out);
   void Word(const char* key, std::string& out, std::initializer_list<std::string_view> allowed);
   void Path(const char* key, std::string& out, bool may_be_empty = true);
+  void Strings(const char* key, std::vector<std::string>& out);
   void Paths(const char* key, std::vector<std::string>& out);
   void Real(const char* key, double& out, double low, double high);
+  void Reals(const char* key, std::vector<double>& out, double low, double high);
   void Integer(const char* key, int64_t& out, int64_t low, int64_t high);
   void Integer(const char* key, int& out, int64_t low, int64_t high);
   void Integers(const char* key, std::vector<int64_t>& out, int64_t low, int64_t high);

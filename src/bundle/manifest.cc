@@ -10,6 +10,7 @@
 #include <utility>
 
 #include "base/file.h"
+#include "base/rope.h"
 #include "base/sha256.h"
 #include "bundle/json_reader.h"
 
@@ -49,7 +50,51 @@ void ReadGraph(JsonReader reader, GraphEntry& graph) {
   reader.Finish();
 }
 
-void ReadModel(JsonReader reader, ModelFacts& model) {
+void CheckHeads(JsonReader& reader, const ModelFacts& model) {
+  if (model.head_dim % 2 != 0) {
+    reader.Fail("head_dim", "expected an even number, got " + std::to_string(model.head_dim));
+  }
+  if (model.num_attention_heads % std::max<int64_t>(model.num_key_value_heads, 1) != 0) {
+    reader.Fail("num_key_value_heads", "expected a divisor of num_attention_heads = " +
+                                           std::to_string(model.num_attention_heads) + ", got " +
+                                           std::to_string(model.num_key_value_heads));
+  }
+}
+
+// What schema 1 leaves to its reader; it knew no scaling but these.
+void FillFrequencies(JsonReader& reader, ModelFacts& model) {
+  RopeParameters rope;
+  rope.rope_theta = model.rope_theta;
+  rope.rotary_dim = model.head_dim;
+  rope.scaling.factor = model.rope_factor;
+  rope.scaling.low_freq_factor = model.rope_low_freq_factor;
+  rope.scaling.high_freq_factor = model.rope_high_freq_factor;
+  rope.scaling.original_max_position_embeddings = model.rope_original_max_position_embeddings;
+  if (model.rope_scaling == "linear") rope.scaling.type = RopeScaling::Type::kLinear;
+  if (model.rope_scaling == "llama3") rope.scaling.type = RopeScaling::Type::kLlama3;
+  if (model.rope_scaling == "yarn" || model.rope_scaling == "longrope") {
+    reader.Fail("rope_scaling", "expected none, linear or llama3 in schema 1, got " +
+                                    model.rope_scaling);
+    return;
+  }
+  model.rope_frequencies = InverseFrequencies(rope, 0);
+}
+
+void ReadRope(JsonReader& reader, ModelFacts& model) {
+  reader.Reals("rope_frequencies", model.rope_frequencies, 0, 1e6);
+  reader.Real("rope_attention_factor", model.rope_attention_factor, 1e-6, 1e6);
+  reader.Reals("local_rope_frequencies", model.local_rope_frequencies, 0, 1e6);
+  reader.Real("local_rope_attention_factor", model.local_rope_attention_factor, 1e-6, 1e6);
+  reader.Integer("sliding_window", model.sliding_window, 0, kMaxDim);
+  for (const auto* list : {&model.rope_frequencies, &model.local_rope_frequencies}) {
+    if (static_cast<int64_t>(list->size()) <= model.head_dim / 2) continue;
+    reader.Fail(list == &model.rope_frequencies ? "rope_frequencies" : "local_rope_frequencies",
+                "expected at most head_dim / 2 = " + std::to_string(model.head_dim / 2) +
+                    " numbers, got " + std::to_string(list->size()));
+  }
+}
+
+void ReadModel(JsonReader reader, ModelFacts& model, bool schema1) {
   constexpr int64_t kMaxWidth = int64_t{1} << 24;
   reader.String("architecture", model.architecture);
   reader.String("name", model.name);
@@ -63,7 +108,8 @@ void ReadModel(JsonReader reader, ModelFacts& model) {
   reader.Integer("max_position_embeddings", model.max_position_embeddings, 0, kMaxDim);
   reader.Real("rms_norm_eps", model.rms_norm_eps, 0, 1);
   reader.Real("rope_theta", model.rope_theta, 1e-6, 1e15);
-  reader.Word("rope_scaling", model.rope_scaling, {"none", "linear", "llama3"});
+  reader.Word("rope_scaling", model.rope_scaling,
+              {"none", "linear", "llama3", "yarn", "longrope"});
   reader.Real("rope_factor", model.rope_factor, 1e-6, 1e6);
   reader.Real("rope_low_freq_factor", model.rope_low_freq_factor, 1e-6, 1e6);
   reader.Real("rope_high_freq_factor", model.rope_high_freq_factor, 1e-6, 1e6);
@@ -73,16 +119,17 @@ void ReadModel(JsonReader reader, ModelFacts& model) {
   reader.Integers("eos_token_ids", model.eos_token_ids, 0, kMaxDim);
   reader.String("bos_token", model.bos_token);
   reader.String("eos_token", model.eos_token);
-  if (model.head_dim % 2 != 0) {
-    reader.Fail("head_dim", "expected an even number, got " + std::to_string(model.head_dim));
-  }
-  if (model.num_attention_heads % std::max<int64_t>(model.num_key_value_heads, 1) != 0) {
-    reader.Fail("num_key_value_heads", "expected a divisor of num_attention_heads = " +
-                                           std::to_string(model.num_attention_heads) + ", got " +
-                                           std::to_string(model.num_key_value_heads));
+  CheckHeads(reader, model);
+  if (schema1) {
+    FillFrequencies(reader, model);
+  } else {
+    ReadRope(reader, model);
   }
   reader.Finish();
 }
+
+void ReadModel1(JsonReader reader, ModelFacts& model) { ReadModel(reader, model, true); }
+void ReadModel2(JsonReader reader, ModelFacts& model) { ReadModel(reader, model, false); }
 
 bool IsSha256(std::string_view text) {
   return text.size() == 64 && text.find_first_not_of("0123456789abcdef") == std::string_view::npos;
@@ -102,7 +149,7 @@ void ReadManifest(JsonReader reader, Manifest& manifest) {
   reader.String("ort_version", manifest.ort_version);
   reader.String("qnn_version", manifest.qnn_version);
   reader.String("build_key", manifest.build_key);
-  reader.Object("model", manifest.model, ReadModel);
+  reader.Object("model", manifest.model, manifest.schema_version == 1 ? ReadModel1 : ReadModel2);
   reader.String("source_path", manifest.source_path);
   reader.String("source_sha256", manifest.source_sha256);
   reader.String("soc", manifest.soc);
@@ -121,6 +168,7 @@ void ReadManifest(JsonReader reader, Manifest& manifest) {
   reader.Path("genie_config", manifest.genie_config);
   reader.Path("backend_config", manifest.backend_config);
   reader.Path("calibration", manifest.calibration);
+  if (manifest.schema_version > 1) reader.Strings("notes", manifest.notes);
   reader.Objects("graphs", manifest.graphs, ReadGraph);
   reader.Objects("files", manifest.files, ReadFile);
   std::set<std::string_view> seen;
@@ -162,6 +210,11 @@ ordered_json ModelJson(const ModelFacts& model) {
   out["rope_low_freq_factor"] = model.rope_low_freq_factor;
   out["rope_high_freq_factor"] = model.rope_high_freq_factor;
   out["rope_original_max_position_embeddings"] = model.rope_original_max_position_embeddings;
+  out["rope_frequencies"] = model.rope_frequencies;
+  out["rope_attention_factor"] = model.rope_attention_factor;
+  out["local_rope_frequencies"] = model.local_rope_frequencies;
+  out["local_rope_attention_factor"] = model.local_rope_attention_factor;
+  out["sliding_window"] = model.sliding_window;
   out["bos_token_id"] = model.bos_token_id;
   out["eos_token_ids"] = model.eos_token_ids;
   out["bos_token"] = model.bos_token;
@@ -200,7 +253,7 @@ Result<Manifest> ParseManifest(const std::string& text, const std::string& where
 
 std::string ManifestToJson(const Manifest& manifest) {
   ordered_json out;
-  out["schema_version"] = manifest.schema_version;
+  out["schema_version"] = kSchemaVersion;
   out["hexport_version"] = manifest.hexport_version;
   out["ort_version"] = manifest.ort_version;
   out["qnn_version"] = manifest.qnn_version;
@@ -224,6 +277,7 @@ std::string ManifestToJson(const Manifest& manifest) {
   out["genie_config"] = manifest.genie_config;
   out["backend_config"] = manifest.backend_config;
   out["calibration"] = manifest.calibration;
+  out["notes"] = manifest.notes;
   out["graphs"] = ordered_json::array();
   for (const GraphEntry& graph : manifest.graphs) {
     out["graphs"].push_back({{"name", graph.name},

@@ -11,7 +11,8 @@
 
 namespace hexport::bundle {
 
-inline constexpr int kSchemaVersion = 1;
+// 2: RoPE's frequencies, a second RoPE, sliding windows. Version 1 is still read.
+inline constexpr int kSchemaVersion = 2;
 
 struct IoEncoding {
   std::string name;
@@ -35,9 +36,17 @@ struct ModelFacts {  // Hugging Face names
   int64_t hidden_size = 0, intermediate_size = 0, num_hidden_layers = 0, num_attention_heads = 0,
           num_key_value_heads = 0, head_dim = 0, vocab_size = 0, max_position_embeddings = 0;
   double rms_norm_eps = 0, rope_theta = 0;
-  std::string rope_scaling = "none";  // "none", "linear", "llama3"
+  std::string rope_scaling = "none";  // "none", "linear", "llama3", "yarn", "longrope"
   double rope_factor = 1, rope_low_freq_factor = 1, rope_high_freq_factor = 4;
   int64_t rope_original_max_position_embeddings = 0;
+  // What the scaling comes to for this bundle's context length: radians a token of each pair of
+  // elements that turns, and the factor of cosines and sines. A bundle of schema 1 gets them from the
+  // fields above when it is read.
+  std::vector<double> rope_frequencies;
+  double rope_attention_factor = 1;
+  std::vector<double> local_rope_frequencies;  // of sliding layers; empty: they have no other
+  double local_rope_attention_factor = 1;
+  int64_t sliding_window = 0;  // tokens a sliding layer sees, its own included; 0: none
   int64_t bos_token_id = -1;
   std::vector<int64_t> eos_token_ids;
   std::string bos_token, eos_token;  // texts for the chat template; may be empty
@@ -50,7 +59,7 @@ struct FileEntry {
 };
 
 struct Manifest {
-  int schema_version = kSchemaVersion;
+  int schema_version = kSchemaVersion;  // of the file read; written is always kSchemaVersion
   std::string hexport_version, ort_version, qnn_version;
   std::string build_key;  // hash of inputs and options
   ModelFacts model;
@@ -66,6 +75,7 @@ struct Manifest {
   std::vector<std::string> context_binaries;  // weight-shared, for the phone
   std::string tokenizer, chat_template, genie_config, backend_config;
   std::string calibration;  // "calibration.json": {"samples": [[ids]...]}
+  std::vector<std::string> notes;  // what a user should know: "no Genie files: ..."
   std::vector<GraphEntry> graphs;
   std::vector<FileEntry> files;  // every other file of the bundle
 };

@@ -61,6 +61,19 @@ TEST_P(SameModelTest, GgufEqualsHuggingFace) {
   }
 }
 
+void ExpectSameRope(const RopeParameters& a, const RopeParameters& b) {
+  EXPECT_EQ(a.rope_theta, b.rope_theta);
+  EXPECT_EQ(a.rotary_dim, b.rotary_dim);
+  EXPECT_EQ(a.scaling.type, b.scaling.type);
+  EXPECT_NEAR(a.scaling.attention_factor, b.scaling.attention_factor, 1e-7);
+  const int64_t lengths[] = {64, 1 << 20};
+  for (const int64_t length : lengths) {
+    const std::vector<double> x = InverseFrequencies(a, length), y = InverseFrequencies(b, length);
+    ASSERT_EQ(x.size(), y.size());
+    for (size_t i = 0; i < x.size(); ++i) EXPECT_NEAR(x[i] / y[i], 1.0, 1e-6) << i;
+  }
+}
+
 TEST_P(SameModelTest, ConfigsAgree) {
   const auto folder = Checkpoint::Open(GetParam().folder);
   const auto file = Checkpoint::Open(GetParam().file);
@@ -73,9 +86,16 @@ TEST_P(SameModelTest, ConfigsAgree) {
   EXPECT_EQ(a.num_key_value_heads, b.num_key_value_heads);
   EXPECT_EQ(a.vocab_size, b.vocab_size);
   EXPECT_EQ(a.rms_norm_eps, b.rms_norm_eps);
-  EXPECT_EQ(a.rope_theta, b.rope_theta);
-  EXPECT_EQ(a.rope_scaling.type, b.rope_scaling.type);
-  EXPECT_EQ(a.rope_scaling.factor, b.rope_scaling.factor);
+  ExpectSameRope(a.rope, b.rope);
+  ASSERT_EQ(a.local_rope.has_value(), b.local_rope.has_value());
+  if (a.local_rope.has_value()) ExpectSameRope(*a.local_rope, *b.local_rope);
+  EXPECT_EQ(a.sliding_window, b.sliding_window);
+  EXPECT_EQ(a.sliding_layers, b.sliding_layers);
+  EXPECT_EQ(a.no_rope_layers, b.no_rope_layers);
+  EXPECT_EQ(a.fused_projections, b.fused_projections);
+  EXPECT_EQ(a.branch_norms, b.branch_norms);
+  EXPECT_EQ(a.embedding_scale, b.embedding_scale);
+  EXPECT_EQ(a.hidden_act, b.hidden_act);
   EXPECT_EQ(a.tie_word_embeddings, b.tie_word_embeddings);
   EXPECT_EQ(a.attention_bias, b.attention_bias);
   EXPECT_EQ(a.attention_output_bias, b.attention_output_bias);

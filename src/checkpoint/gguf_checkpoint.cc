@@ -9,10 +9,8 @@
 namespace hexport::checkpoint {
 namespace {
 
-// llama.cpp's converter interleaves the rows of llama's q and k (weights and biases), and only
-// llama's.
 int64_t InterleavedHeads(const ModelConfig& config, const std::string& name) {
-  if (config.architecture != "llama") return 0;
+  if (!InterleavesQueryAndKey(config.architecture)) return 0;
   if (name.find(".self_attn.q_proj.") != std::string::npos) return config.num_attention_heads;
   if (name.find(".self_attn.k_proj.") != std::string::npos) return config.num_key_value_heads;
   return 0;
@@ -29,7 +27,7 @@ Result<std::unique_ptr<Checkpoint>> OpenGguf(const std::filesystem::path& path) 
   HEXPORT_ASSIGN_OR_RETURN(parts.config, GgufModelConfig(*contents, file->bytes(), where));
   if (parts.config.name.empty()) parts.config.name = path.stem().string();
   for (const GgufTensor& source : contents->tensors) {
-    const std::optional<std::string> name = HfTensorName(source.name);
+    const std::optional<std::string> name = HfTensorName(source.name, parts.config.architecture);
     if (!name.has_value()) continue;
     StoredTensor tensor;
     tensor.info = {*name, source.shape, std::string(source.format->name)};

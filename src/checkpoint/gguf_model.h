@@ -13,11 +13,21 @@
 namespace hexport::checkpoint {
 
 // "blk.3.attn_q.weight" -> "model.layers.3.self_attn.q_proj.weight"; nullopt for a name that is not
-// known.
-std::optional<std::string> HfTensorName(std::string_view gguf_name);
+// known. `architecture` is ModelConfig's: "ffn_norm" and "ffn_up" mean other tensors in Gemma 3 and
+// Phi-3.
+std::optional<std::string> HfTensorName(std::string_view gguf_name,
+                                        std::string_view architecture = "llama");
 
-// The config from metadata, tensor names and, for llama3 RoPE scaling, the values of
-// rope_freqs.weight in `file` (the bytes that `contents` was parsed from). config.name is
+// Whether llama.cpp's converter interleaves the rows of q and k (of weights and biases): the first
+// half of each head's rows at even places, the second at odd ones.
+bool InterleavesQueryAndKey(std::string_view architecture);
+
+// The config from metadata, tensor names and, for llama3 and longrope scaling, the values of
+// rope_freqs.weight, rope_factors_short.weight and rope_factors_long.weight in `file` (the bytes
+// that `contents` was parsed from). config.architecture is config.json's model_type. What GGUF files
+// do not say and llama.cpp has in code is taken from there: SmolLM3 and Gemma 3 leave RoPE or the
+// window out every 4th and 6th layer, Gemma 3's sliding layers turn with base 10000, its norm weights
+// hold the 1 that its code adds. config.name is
 // general.name, may be empty. Errors: kUnimplemented (architecture, experts, per-layer sizes, RoPE
 // kinds, unknown tensors: all named), kInvalidArgument (missing, mistyped or absurd metadata),
 // kNotFound (no token_embd.weight).

@@ -46,7 +46,7 @@ TEST(GgufConfigTest, FillsDefaults) {
   EXPECT_EQ(config->num_key_value_heads, 4);
   EXPECT_EQ(config->head_dim, 8);
   EXPECT_EQ(config->vocab_size, 10);
-  EXPECT_EQ(config->rope_theta, 10000.0);
+  EXPECT_EQ(config->rope.rope_theta, 10000.0);
   EXPECT_EQ(config->rms_norm_eps, 1e-6);
   EXPECT_TRUE(config->tie_word_embeddings);
   EXPECT_EQ(config->bos_token_id, -1);
@@ -68,9 +68,9 @@ TEST(GgufConfigTest, ReadsOptionalKeys) {
   ASSERT_THAT(config, IsOk());
   EXPECT_EQ(config->num_key_value_heads, 2);
   EXPECT_EQ(config->head_dim, 16);
-  EXPECT_EQ(config->rope_theta, 1e6);
-  EXPECT_EQ(config->rope_scaling.type, RopeScaling::Type::kLinear);
-  EXPECT_EQ(config->rope_scaling.factor, 4.0);
+  EXPECT_EQ(config->rope.rope_theta, 1e6);
+  EXPECT_EQ(config->rope.scaling.type, RopeScaling::Type::kLinear);
+  EXPECT_EQ(config->rope.scaling.factor, 4.0);
   EXPECT_FALSE(config->tie_word_embeddings);
   EXPECT_TRUE(config->qk_norm);
   EXPECT_EQ(config->bos_token_id, 1);

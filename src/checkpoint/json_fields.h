@@ -23,6 +23,8 @@ class JsonFields {
       : json_(json), where_(std::move(where)) {}
 
   const nlohmann::json* Find(std::string_view name) const;  // nullptr when absent or null
+  bool Contains(std::string_view name) const { return json_.contains(name); }  // also when null
+  const nlohmann::json& object() const { return json_; }
   Result<std::optional<int64_t>> OptionalInt(std::string_view name) const;
   Result<int64_t> Int(std::string_view name) const;
   Result<int64_t> Int(std::string_view name, int64_t otherwise) const;

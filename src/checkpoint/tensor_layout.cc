@@ -17,17 +17,29 @@ void AddLayer(std::vector<ExpectedTensor>& out, const ModelConfig& config, int64
   const int64_t query = config.num_attention_heads * config.head_dim;
   const int64_t key_value = config.num_key_value_heads * config.head_dim;
   out.push_back({prefix + "input_layernorm.weight", {hidden}});
-  AddLinear(out, attention + "q_proj", query, hidden, config.attention_bias);
-  AddLinear(out, attention + "k_proj", key_value, hidden, config.attention_bias);
-  AddLinear(out, attention + "v_proj", key_value, hidden, config.attention_bias);
+  if (config.fused_projections) {
+    AddLinear(out, attention + "qkv_proj", query + 2 * key_value, hidden, config.attention_bias);
+  } else {
+    AddLinear(out, attention + "q_proj", query, hidden, config.attention_bias);
+    AddLinear(out, attention + "k_proj", key_value, hidden, config.attention_bias);
+    AddLinear(out, attention + "v_proj", key_value, hidden, config.attention_bias);
+  }
   if (config.qk_norm) {
     out.push_back({attention + "q_norm.weight", {config.head_dim}});
     out.push_back({attention + "k_norm.weight", {config.head_dim}});
   }
   AddLinear(out, attention + "o_proj", hidden, query, config.attention_output_bias);
   out.push_back({prefix + "post_attention_layernorm.weight", {hidden}});
-  AddLinear(out, mlp + "gate_proj", config.intermediate_size, hidden, config.mlp_bias);
-  AddLinear(out, mlp + "up_proj", config.intermediate_size, hidden, config.mlp_bias);
+  if (config.branch_norms) {
+    out.push_back({prefix + "pre_feedforward_layernorm.weight", {hidden}});
+    out.push_back({prefix + "post_feedforward_layernorm.weight", {hidden}});
+  }
+  if (config.fused_projections) {
+    AddLinear(out, mlp + "gate_up_proj", 2 * config.intermediate_size, hidden, config.mlp_bias);
+  } else {
+    AddLinear(out, mlp + "gate_proj", config.intermediate_size, hidden, config.mlp_bias);
+    AddLinear(out, mlp + "up_proj", config.intermediate_size, hidden, config.mlp_bias);
+  }
   AddLinear(out, mlp + "down_proj", hidden, config.intermediate_size, config.mlp_bias);
 }
 

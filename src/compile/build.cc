@@ -134,7 +134,10 @@ Keys MakeKeys(const BuildContext& context) {
     samples += ";";
   }
   Keys keys;
-  keys.calibrate = Sha256Hex(base + "|calibrate|" + samples);
+  const bool by_context =
+      context.checkpoint->config().rope.scaling.type == RopeScaling::Type::kLongrope;
+  keys.calibrate = Sha256Hex(base + "|calibrate|" + samples +
+                             (by_context ? "|" + std::to_string(o.context_length) : ""));
   keys.quantize = Sha256Hex((o.gptq ? keys.calibrate + "|gptq" : base) + "|quantize|" + m.weights +
                             "|" + std::to_string(m.block_size));
   keys.graphs = Sha256Hex(keys.calibrate + keys.quantize + "|" + std::to_string(o.context_length) +
@@ -152,7 +155,7 @@ Status Prepare(BuildContext& context) {
   HEXPORT_ASSIGN_OR_RETURN(context.soc, device::FindSoc(options.soc));
   HEXPORT_RETURN_IF_ERROR(CheckOptions(options, context.soc));
   HEXPORT_ASSIGN_OR_RETURN(context.checkpoint, Checkpoint::Open(options.model));
-  if (options.rotate_residual)
+  if (options.rotate_residual && quant::CanRotateResidual(context.checkpoint->config()))
     context.rotated = quant::RotateResidual(*context.checkpoint, kRotationSeed);
   HEXPORT_ASSIGN_OR_RETURN(context.text, context.checkpoint->Text());
   if (!options.chat_template.empty()) {
@@ -176,7 +179,7 @@ Status Prepare(BuildContext& context) {
   std::error_code error;
   manifest.source_path = fs::absolute(options.model, error).string();
   manifest.hexport_version = HexportVersion();
-  manifest.model = FactsOf(config, context.text);
+  manifest.model = FactsOf(config, context.text, options.context_length);
   manifest.soc = context.soc.name;
   manifest.soc_model = context.soc.soc_model;
   manifest.htp_arch = context.soc.htp_arch;

@@ -111,7 +111,9 @@ Status WriteQdqGraphs(BuildContext& context, const quant::RangeMap& ranges,
 Status WriteCpuGraph(BuildContext& context, const quant::WeightStore& store) {
   HEXPORT_RETURN_IF_ERROR(EmptyFolder(context.bundle() / "cpu"));
   HEXPORT_ASSIGN_OR_RETURN(decoder::DecoderGraph decoder,
-                           decoder::BuildDecoder(context.weights(), {}));
+                           decoder::BuildDecoder(
+                               context.weights(),
+                               {.context_length = context.options.context_length}));
   HEXPORT_ASSIGN_OR_RETURN(graph::Graph graph, quant::BuildCpu(decoder, store));
   graph.name = "decoder_cpu";
   graph::OnnxWriteOptions write;
@@ -143,6 +145,36 @@ Status RunCompile(const json& request, const std::string& what, StageReport& rep
   return OkStatus();
 }
 
+// Genie's two files, or none and a note why: hexport's own runtime runs the bundle all the same.
+Status WriteGenieFiles(BuildContext& context, StageReport& report) {
+  bundle::Manifest& manifest = context.manifest;
+  const fs::path root = context.bundle();
+  bundle::GenieOptions genie;
+  genie.binaries = manifest.context_binaries;
+  if (genie.binaries.empty()) {
+    for (const bundle::GraphEntry& entry : manifest.graphs)
+      genie.binaries.push_back(entry.emulator_binary);
+  }
+  genie.tokenizer_path = manifest.tokenizer;
+  genie.extensions_path = manifest.backend_config;
+  const Result<std::string> config = bundle::GenieConfigJson(manifest, genie);
+  std::error_code ignored;
+  fs::remove(root / manifest.genie_config, ignored);  // of an interrupted build
+  fs::remove(root / manifest.backend_config, ignored);
+  if (!config.ok()) {
+    manifest.notes.push_back("no Genie files: " + config.status().message());
+    report.notes.push_back(manifest.notes.back());
+    context.progress.Note(report.notes.back());
+    manifest.genie_config.clear();
+    manifest.backend_config.clear();
+    return OkStatus();
+  }
+  HEXPORT_RETURN_IF_ERROR(WriteFileAtomically(
+      root / manifest.backend_config,
+      bundle::BackendConfigJson(context.soc.soc_model, context.soc.htp_arch, /*emulator=*/false)));
+  return WriteFileAtomically(root / manifest.genie_config, *config);
+}
+
 }  // namespace
 
 Status RunStage(BuildContext& context, const std::string& name, const std::string& key,
@@ -170,7 +202,8 @@ Status RunStage(BuildContext& context, const std::string& name, const std::strin
 Status CalibrateStage(BuildContext& context, StageReport& report) {
   HEXPORT_ASSIGN_OR_RETURN(
       quant::Calibration calibration,
-      quant::Calibrate(context.weights(), context.calibration.samples, context.progress));
+      quant::Calibrate(context.weights(), context.calibration.samples, context.progress,
+                       context.options.context_length));
   report.notes.push_back(std::to_string(calibration.samples) + " samples, " +
                          std::to_string(calibration.tokens) + " tokens from " +
                          context.calibration.source);
@@ -186,10 +219,16 @@ Status QuantizeStage(BuildContext& context, StageReport& report) {
                          (context.options.gptq ? ", GPTQ" : ", round to nearest") +
                          "; lm_head int8; embedding 16 bit" +
                          (context.rotated != nullptr ? "; residual stream rotated" : ""));
+  if (context.options.rotate_residual && context.rotated == nullptr) {
+    report.notes.push_back("residual stream not rotated: " + context.checkpoint->config().architecture +
+                           " norms what joins it, so the rotation cannot be folded in");
+    context.progress.Note(report.notes.back());
+  }
   if (context.options.gptq) {
     return quant::QuantizeWeightsGptq(context.weights(), decoder, context.options.weights,
                                       context.calibration.samples,
-                                      context.work / "weights.safetensors", context.progress);
+                                      context.work / "weights.safetensors", context.progress,
+                                      context.options.context_length);
   }
   return quant::QuantizeWeights(context.weights(), decoder, context.options.weights,
                                 context.work / "weights.safetensors", context.progress);
@@ -259,25 +298,7 @@ Status BundleStage(BuildContext& context, StageReport& report) {
       root / manifest.calibration,
       json{{"source", context.calibration.source}, {"samples", context.calibration.samples}}
           .dump()));
-  HEXPORT_RETURN_IF_ERROR(WriteFileAtomically(
-      root / manifest.backend_config,
-      bundle::BackendConfigJson(context.soc.soc_model, context.soc.htp_arch, /*emulator=*/false)));
-  bundle::GenieOptions genie;
-  genie.binaries = manifest.context_binaries;
-  if (genie.binaries.empty()) {
-    for (const bundle::GraphEntry& entry : manifest.graphs)
-      genie.binaries.push_back(entry.emulator_binary);
-  }
-  genie.tokenizer_path = manifest.tokenizer;
-  genie.extensions_path = manifest.backend_config;
-  Result<std::string> config = bundle::GenieConfigJson(manifest, genie);
-  if (config.ok()) {
-    HEXPORT_RETURN_IF_ERROR(WriteFileAtomically(root / manifest.genie_config, *config));
-  } else {  // hexport's own runtime still runs the bundle
-    report.notes.push_back("no Genie config: " + config.status().message());
-    context.progress.Note(report.notes.back());
-    manifest.genie_config.clear();
-  }
+  HEXPORT_RETURN_IF_ERROR(WriteGenieFiles(context, report));
   std::error_code ignored;
   fs::remove(root / "report.json", ignored);
   fs::remove(root / "manifest.json", ignored);
@@ -319,7 +340,8 @@ Status LoadGraphs(BuildContext& context) {
   return OkStatus();
 }
 
-bundle::ModelFacts FactsOf(const ModelConfig& config, const TextAssets& text) {
+bundle::ModelFacts FactsOf(const ModelConfig& config, const TextAssets& text,
+                           int64_t context_length) {
   bundle::ModelFacts facts;
   facts.architecture = config.architecture;
   facts.name = config.name;
@@ -332,14 +354,20 @@ bundle::ModelFacts FactsOf(const ModelConfig& config, const TextAssets& text) {
   facts.vocab_size = config.vocab_size;
   facts.max_position_embeddings = config.max_position_embeddings;
   facts.rms_norm_eps = config.rms_norm_eps;
-  facts.rope_theta = config.rope_theta;
-  const RopeScaling& rope = config.rope_scaling;
-  if (rope.type == RopeScaling::Type::kLinear) facts.rope_scaling = "linear";
-  if (rope.type == RopeScaling::Type::kLlama3) facts.rope_scaling = "llama3";
-  facts.rope_factor = rope.factor;
-  facts.rope_low_freq_factor = rope.low_freq_factor;
-  facts.rope_high_freq_factor = rope.high_freq_factor;
-  facts.rope_original_max_position_embeddings = rope.original_max_position_embeddings;
+  const RopeScaling& scaling = config.rope.scaling;
+  facts.rope_theta = config.rope.rope_theta;
+  facts.rope_scaling = RopeTypeName(scaling.type);
+  facts.rope_factor = scaling.factor;
+  facts.rope_low_freq_factor = scaling.low_freq_factor;
+  facts.rope_high_freq_factor = scaling.high_freq_factor;
+  facts.rope_original_max_position_embeddings = scaling.original_max_position_embeddings;
+  facts.rope_frequencies = InverseFrequencies(config.rope, context_length);
+  facts.rope_attention_factor = scaling.attention_factor;
+  if (config.local_rope.has_value()) {
+    facts.local_rope_frequencies = InverseFrequencies(*config.local_rope, context_length);
+    facts.local_rope_attention_factor = config.local_rope->scaling.attention_factor;
+  }
+  facts.sliding_window = config.sliding_window;
   facts.bos_token_id = config.bos_token_id;
   facts.eos_token_ids = config.eos_token_ids;
   facts.bos_token = text.bos_token;

@@ -55,6 +55,7 @@ Status BundleStage(BuildContext& context, StageReport& report);
 std::vector<bundle::GraphEntry> PlanGraphs(const BuildOptions& options);
 // graphs.json of a finished GraphsStage into context.manifest.graphs.
 Status LoadGraphs(BuildContext& context);
-bundle::ModelFacts FactsOf(const ModelConfig& config, const TextAssets& text);
+bundle::ModelFacts FactsOf(const ModelConfig& config, const TextAssets& text,
+                           int64_t context_length);
 
 }  // namespace hexport::compile

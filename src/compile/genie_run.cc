@@ -73,6 +73,7 @@ Result<std::string> RenderPrompt(const fs::path& bundle, const bundle::Manifest&
 Result<std::string> AskGenie(const fs::path& bundle, const bundle::Manifest& manifest,
                              const GenieRequest& request,
                              const std::function<void(std::string_view)>& on_text) {
+  HEXPORT_RETURN_IF_ERROR(bundle::CheckGenie(manifest));
   HEXPORT_ASSIGN_OR_RETURN(std::string text, RenderPrompt(bundle, manifest, request.prompt,
                                                           request.system, request.raw));
   HEXPORT_ASSIGN_OR_RETURN(std::unique_ptr<TemporaryFile> extensions,

@@ -95,7 +95,7 @@ Result<std::vector<std::vector<float>>> FloatReference(const VerifyOptions& opti
         path.string() + ": not the checkpoint this bundle was built from: expected SHA-256 " +
         manifest.source_sha256.substr(0, 16) + "..., got " + hash.substr(0, 16) + "...");
   }
-  return quant::FloatLogits(**checkpoint, samples, progress);
+  return quant::FloatLogits(**checkpoint, samples, progress, manifest.context_length);
 }
 
 Result<std::vector<std::vector<float>>> HostLogits(const fs::path& bundle, runtime::EngineKind kind,

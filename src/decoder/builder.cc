@@ -55,12 +55,32 @@ std::string Builder::Emit(const std::string& op_type, std::vector<std::string> i
   return output;
 }
 
-void Builder::Halve(const std::string& input, const std::string& low, const std::string& high,
-                    Dims dims) {
-  dims.back() = dims.back().size / 2;
-  Emit("Split", {input}, low, dims, {{"axis", int64_t{-1}}, {"num_outputs", int64_t{2}}});
-  result_.graph.nodes.back().outputs.push_back(high);
-  result_.activations.push_back({MakeValue(high, DType::kFloat32, dims), high});
+void Builder::SplitLast(const std::string& input, const std::vector<std::string>& parts,
+                        const std::vector<int64_t>& sizes, Dims dims) {
+  graph::Node node;
+  node.op_type = "Split";
+  node.name = parts.front();
+  node.inputs = {input};
+  node.outputs = parts;
+  node.attributes["axis"] = int64_t{-1};
+  const bool equal = std::all_of(sizes.begin(), sizes.end(),
+                                 [&](int64_t size) { return size == sizes.front(); });
+  if (equal) {
+    node.attributes["num_outputs"] = static_cast<int64_t>(sizes.size());
+  } else {
+    std::string constant = "split";
+    for (const int64_t size : sizes) constant += "." + std::to_string(size);
+    if (result_.graph.FindInitializer(constant) == nullptr) {
+      result_.graph.initializers.push_back(graph::MakeConstant<int64_t>(
+          constant, DType::kInt64, {static_cast<int64_t>(sizes.size())}, sizes));
+    }
+    node.inputs.push_back(std::move(constant));
+  }
+  result_.graph.nodes.push_back(std::move(node));
+  for (size_t i = 0; i < parts.size(); ++i) {
+    dims.back() = sizes[i];
+    result_.activations.push_back({MakeValue(parts[i], DType::kFloat32, dims), parts[i]});
+  }
 }
 
 std::string Builder::Reshape(const std::string& input, const std::string& output, const Dims& dims,
@@ -85,12 +105,14 @@ void Builder::Expect(const std::string& tensor, const Shape& shape) {
 }
 
 std::string Builder::Vector(const std::string& name, const std::string& tensor, int64_t size,
-                            double scale) {
+                            double scale, double offset) {
   Expect(tensor, {size});
-  auto source = [checkpoint = &checkpoint_, tensor, scale](std::span<std::byte> out) -> Status {
+  auto source = [checkpoint = &checkpoint_, tensor, scale,
+                 offset](std::span<std::byte> out) -> Status {
     const std::span<float> values = AsFloats(out);
     HEXPORT_RETURN_IF_ERROR(checkpoint->Read(tensor, values));
-    for (float& value : values) value = static_cast<float>(value * scale);
+    for (float& value : values)
+      value = static_cast<float>((static_cast<double>(value) + offset) * scale);
     return OkStatus();
   };
   result_.graph.initializers.push_back({name, DType::kFloat32, {size}, std::move(source)});
@@ -99,15 +121,18 @@ std::string Builder::Vector(const std::string& name, const std::string& tensor, 
 
 std::string Builder::Norm(const std::string& input, const std::string& output,
                           const std::string& tensor, const Dims& dims, double scale) {
-  const std::string weight = Vector(output + ".weight", tensor, dims.back().size, scale);
+  const std::string weight = 
+      Vector(output + ".weight", tensor, dims.back().size, scale, config_.norm_offset);
   // One native op: decomposed, the range of x^2 ruins 16-bit activations.
   return Emit("RMSNormalization", {input, weight}, output, dims,
               {{"axis", int64_t{-1}}, {"epsilon", static_cast<float>(config_.rms_norm_eps)}});
 }
 
 std::string Builder::Linear(const std::string& input, const std::string& output,
-                            const LinearWeight& weight, bool bias, const Dim& rows) {
-  Expect(weight.tensor, {weight.out_features, weight.in_features});
+                            const LinearWeight& weight, bool bias, const Dim& rows,
+                            int64_t tensor_rows) {
+  Expect(weight.tensor,
+         {tensor_rows > 0 ? tensor_rows : weight.out_features, weight.in_features});
   result_.graph.initializers.push_back(
       {weight.name,
        DType::kFloat32,
@@ -121,7 +146,8 @@ std::string Builder::Linear(const std::string& input, const std::string& output,
   if (!bias) return product;
   std::string tensor = weight.tensor;
   tensor.replace(tensor.rfind(".weight"), std::string::npos, ".bias");
-  const std::string added = Vector(output + ".bias", tensor, weight.out_features, weight.scale);
+  const std::string added =
+      Vector(output + ".bias", tensor, weight.out_features, weight.scale, 0.0);
   return Emit("Add", {product, added}, output + ".biased", dims);
 }
 
@@ -132,8 +158,8 @@ void Builder::Embedding(const std::string& output, const Dim& rows, const std::s
   result_.embedding = "embed_tokens.weight";
   result_.graph.initializers.push_back(
       {result_.embedding, DType::kFloat32, shape,
-       [checkpoint = &checkpoint_, tensor](std::span<std::byte> out) {
-         return checkpoint->Read(tensor, AsFloats(out));
+       [checkpoint = &checkpoint_](std::span<std::byte> out) {
+         return ReadEmbedding(*checkpoint, 0, AsFloats(out));
        }});
   Emit("Gather", {result_.embedding, "input_ids"}, output, {1, rows, config_.hidden_size},
        {{"axis", int64_t{0}}}, full_name);

@@ -1,6 +1,8 @@
 #include "decoder/decoder.h"
 
 #include <cmath>
+#include <cstdint>
+#include <set>
 #include <string>
 #include <utility>
 #include <vector>
@@ -49,12 +51,26 @@ class LayerBuilder {
         cl_(options.cl, "cl"),
         past_(dynamic_ ? kDynamicDim : options.cl - options.ar, "past"),
         grouped_(dynamic_ ? kDynamicDim
-                          : options.ar * (c_.num_attention_heads / c_.num_key_value_heads)) {}
+                          : options.ar * (c_.num_attention_heads / c_.num_key_value_heads)),
+        windowed_(c_.WindowIsShorterThan(dynamic_ ? ContextOf(options) : options.cl)) {}
 
-  void StepInputs() {
-    b_.Input("attention_mask", DType::kFloat32, {1, 1, ar_, cl_});
-    for (const char* name : {"position_ids_cos", "position_ids_sin"}) {
-      b_.Input(name, DType::kFloat32, {1, 1, ar_, c_.head_dim / 2});
+  // The masks and tables that layers [first, last) read.
+  void StepInputs(int64_t first, int64_t last) {
+    std::set<std::string> read;
+    for (int64_t layer = first; layer < last; ++layer) {
+      read.insert(MaskOf(layer));
+      if (c_.UsesRope(layer)) read.insert(TableOf(layer, "cos"));
+    }
+    for (const char* mask : {"attention_mask", "sliding_attention_mask"}) {
+      if (read.contains(mask)) b_.Input(mask, DType::kFloat32, {1, 1, ar_, cl_});
+    }
+    for (const std::string prefix : {"", "local_"}) {
+      if (!read.contains(prefix + "position_ids_cos")) continue;
+      const RopeParameters& rope = prefix.empty() ? c_.rope : *c_.local_rope;
+      for (const char* wave : {"cos", "sin"}) {
+        b_.Input(prefix + "position_ids_" + wave, DType::kFloat32,
+                 {1, 1, ar_, rope.rotary_dim / 2});
+      }
     }
   }
 
@@ -73,14 +89,17 @@ class LayerBuilder {
   // Adds the layer after `input`; its result is named `output`, or `full_name` in the full graph.
   void Add(int64_t layer, const std::string& input, const std::string& output,
            const std::string& full_name) {
-    const std::string prefix = Layer(layer), tensors = "model." + prefix;
-    const std::string normed =
-        b_.Norm(input, prefix + "input_layernorm", tensors + "input_layernorm.weight", Hidden());
+    const std::string normed = LayerNorm(layer, "input_layernorm", input);
+    std::string branch = Attention(layer, normed);
+    if (c_.branch_norms) branch = LayerNorm(layer, "post_attention_layernorm", branch);
     const std::string attended =
-        b_.Emit("Add", {input, Attention(layer, normed)}, prefix + "attn_residual", Hidden());
-    const std::string again = b_.Norm(attended, prefix + "post_attention_layernorm",
-                                      tensors + "post_attention_layernorm.weight", Hidden());
-    b_.Emit("Add", {attended, Mlp(layer, again)}, output, Hidden(), {}, full_name);
+        b_.Emit("Add", {input, branch}, Layer(layer) + "attn_residual", Hidden());
+    branch = Mlp(layer, LayerNorm(layer,
+                                  c_.branch_norms ? "pre_feedforward_layernorm"
+                                                  : "post_attention_layernorm",
+                                  attended));
+    if (c_.branch_norms) branch = LayerNorm(layer, "post_feedforward_layernorm", branch);
+    b_.Emit("Add", {attended, branch}, output, Hidden(), {}, full_name);
   }
 
   Dims Hidden() const { return {1, ar_, c_.hidden_size}; }
@@ -91,12 +110,61 @@ class LayerBuilder {
   static std::string ValueName(int64_t layer) { return "past_value_" + std::to_string(layer); }
   int64_t Fixed(const Dim& dim, int64_t otherwise) const { return dynamic_ ? otherwise : dim.size; }
 
+  static int64_t ContextOf(const DecoderOptions& options) {
+    return options.context_length > 0 ? options.context_length : INT64_MAX;
+  }
+  std::string MaskOf(int64_t layer) const {
+    return windowed_ && c_.IsSliding(layer) ? "sliding_attention_mask" : "attention_mask";
+  }
+  std::string TableOf(int64_t layer, const std::string& wave) const {
+    const bool local = c_.local_rope.has_value() && c_.IsSliding(layer);
+    return (local ? "local_position_ids_" : "position_ids_") + wave;
+  }
+  const RopeParameters& RopeOf(int64_t layer) const {
+    return c_.local_rope.has_value() && c_.IsSliding(layer) ? *c_.local_rope : c_.rope;
+  }
+
+  std::string LayerNorm(int64_t layer, const std::string& part, const std::string& input) {
+    const std::string name = Layer(layer) + part;
+    return b_.Norm(input, name, "model." + name + ".weight", Hidden());
+  }
+
   std::string Linear(int64_t layer, const std::string& part, const std::string& input, int64_t in,
                      int64_t out, bool bias, double scale = 1.0) {
     const std::string name = Layer(layer) + part;
     LinearWeight weight{
         name + ".weight", "model." + name + ".weight", in, out, scale, false, layer};
     return b_.Linear(input, name, weight, bias, ar_);
+  }
+
+  // A linear of hidden_size inputs, which fused checkpoints keep in rows [first_row, first_row + out)
+  // of `fused` ([fused_rows, hidden_size]).
+  struct Fused {
+    const char* part;
+    int64_t first_row, rows;
+  };
+  std::string Projection(int64_t layer, const std::string& part, const Fused& fused,
+                         const std::string& input, int64_t out, bool bias, double scale = 1.0) {
+    if (!c_.fused_projections)
+      return Linear(layer, part, input, c_.hidden_size, out, bias, scale);
+    const std::string name = Layer(layer) + part;
+    LinearWeight weight;
+    weight.name = name + ".weight";
+    weight.tensor = "model." + Layer(layer) + fused.part + ".weight";
+    weight.in_features = c_.hidden_size;
+    weight.out_features = out;
+    weight.scale = scale;
+    weight.layer = layer;
+    weight.first_row = fused.first_row;
+    return b_.Linear(input, name, weight, /*bias=*/false, ar_, fused.rows);
+  }
+  std::string QueryKeyOrValue(int64_t layer, char which, const std::string& input, double scale) {
+    const int64_t d = c_.head_dim, query = c_.num_attention_heads * d,
+                  key = c_.num_key_value_heads * d;
+    const Fused fused{"self_attn.qkv_proj",
+                      which == 'q' ? 0 : which == 'k' ? query : query + key, query + 2 * key};
+    return Projection(layer, std::string("self_attn.") + which + "_proj", fused, input,
+                      which == 'q' ? query : key, c_.attention_bias, scale);
   }
 
   // [1,AR,heads*D] -> [1,heads,AR,D]
@@ -108,19 +176,27 @@ class LayerBuilder {
                    {{"perm", std::vector<int64_t>{0, 2, 1, 3}}});
   }
 
-  // Split halves: (x0*cos - x1*sin, x1*cos + x0*sin). arXiv:2104.09864.
-  std::string Rope(const std::string& input, const std::string& prefix, int64_t heads) {
-    const Dims whole = {1, heads, ar_, c_.head_dim}, half = {1, heads, ar_, c_.head_dim / 2};
-    const std::string low = prefix + "low", high = prefix + "high";
-    b_.Halve(input, low, high, whole);
+  // Split halves: (x0*cos - x1*sin, x1*cos + x0*sin); elements past rotary_dim stay. arXiv:2104.09864.
+  std::string Rope(int64_t layer, const std::string& input, const std::string& prefix,
+                   int64_t heads) {
+    const int64_t rotary = RopeOf(layer).rotary_dim, rest = c_.head_dim - rotary;
+    const Dims whole = {1, heads, ar_, c_.head_dim}, half = {1, heads, ar_, rotary / 2};
+    const std::string low = prefix + "low", high = prefix + "high", still = prefix + "still";
+    if (rest == 0) {
+      b_.SplitLast(input, {low, high}, {rotary / 2, rotary / 2}, whole);
+    } else {
+      b_.SplitLast(input, {low, high, still}, {rotary / 2, rotary / 2, rest}, whole);
+    }
     const auto mul = [&](const std::string& part, const std::string& wave) {
-      return b_.Emit("Mul", {part, "position_ids_" + wave}, part + "_" + wave, half);
+      return b_.Emit("Mul", {part, TableOf(layer, wave)}, part + "_" + wave, half);
     };
     const std::string low_cos = mul(low, "cos"), high_sin = mul(high, "sin");
     const std::string first = b_.Emit("Sub", {low_cos, high_sin}, prefix + "rope_low", half);
     const std::string high_cos = mul(high, "cos"), low_sin = mul(low, "sin");
     const std::string second = b_.Emit("Add", {high_cos, low_sin}, prefix + "rope_high", half);
-    return b_.Emit("Concat", {first, second}, prefix + "rope", whole, {{"axis", int64_t{-1}}});
+    std::vector<std::string> parts = {first, second};
+    if (rest > 0) parts.push_back(still);
+    return b_.Emit("Concat", parts, prefix + "rope", whole, {{"axis", int64_t{-1}}});
   }
 
   // Projection, heads, per-head norm (qk_norm) and RoPE of q or k. `scale` is folded into the last
@@ -128,8 +204,7 @@ class LayerBuilder {
   std::string Rotated(int64_t layer, char which, const std::string& input, int64_t heads,
                       double scale) {
     const std::string part = std::string("self_attn.") + which, prefix = Layer(layer) + part + "_";
-    std::string x = Linear(layer, part + "_proj", input, c_.hidden_size, heads * c_.head_dim,
-                           c_.attention_bias, c_.qk_norm ? 1.0 : scale);
+    std::string x = QueryKeyOrValue(layer, which, input, c_.qk_norm ? 1.0 : scale);
     if (c_.qk_norm) {
       // Rank 3: QAIRT 2.51 computes RmsNorm of a transposed rank-4 tensor wrongly from 8 rows on
       // (tests/decoder_golden_test.cc checks the values, tests/emulator_suite.py the emulator).
@@ -142,7 +217,7 @@ class LayerBuilder {
       x = b_.Norm(x, prefix + "norm", "model." + prefix + "norm.weight", dims, scale);
     }
     x = Heads(x, prefix, heads);
-    return Rope(x, prefix, heads);
+    return c_.UsesRope(layer) ? Rope(layer, x, prefix, heads) : x;
   }
 
   // The new keys [H,1,D,AR] and values [H,1,AR,D] with those of the past before them.
@@ -150,9 +225,7 @@ class LayerBuilder {
     const std::string prefix = Layer(layer) + "self_attn.";
     const int64_t kv = c_.num_key_value_heads, d = c_.head_dim;
     const std::string k = Rotated(layer, 'k', input, kv, 1.0);
-    const std::string v =
-        Heads(Linear(layer, "self_attn.v_proj", input, c_.hidden_size, kv * d, c_.attention_bias),
-              prefix + "v_", kv);
+    const std::string v = Heads(QueryKeyOrValue(layer, 'v', input, 1.0), prefix + "v_", kv);
     const std::string k_turned = b_.Emit("Transpose", {k}, prefix + "k_cache", {kv, 1, d, ar_},
                                          {{"perm", std::vector<int64_t>{1, 0, 3, 2}}});
     const std::string v_turned = b_.Emit("Transpose", {v}, prefix + "v_cache", {kv, 1, ar_, d},
@@ -171,8 +244,9 @@ class LayerBuilder {
   std::string Attention(int64_t layer, const std::string& input) {
     const std::string prefix = Layer(layer) + "self_attn.";
     const int64_t heads = c_.num_attention_heads, kv = c_.num_key_value_heads, d = c_.head_dim;
-    const std::string q =
-        Rotated(layer, 'q', input, heads, 1.0 / std::sqrt(static_cast<double>(d)));
+    const double scalar =
+        c_.query_pre_attn_scalar > 0 ? c_.query_pre_attn_scalar : static_cast<double>(d);
+    const std::string q = Rotated(layer, 'q', input, heads, 1.0 / std::sqrt(scalar));
     const auto [keys, values] = Cache(layer, input);
     const int64_t group_rows = Fixed(grouped_, -1), rows = Fixed(ar_, -1), columns = Fixed(cl_, 0);
     const std::string grouped = b_.Reshape(q, prefix + "q_grouped", {kv, 1, grouped_, d},
@@ -182,7 +256,7 @@ class LayerBuilder {
     const Dims scores = {1, heads, ar_, cl_};
     std::string x =
         b_.Reshape(dots, prefix + "scores", scores, "scores", {1, heads, rows, columns});
-    x = b_.Emit("Add", {x, "attention_mask"}, prefix + "masked_scores", scores);
+    x = b_.Emit("Add", {x, MaskOf(layer)}, prefix + "masked_scores", scores);
     x = b_.Emit("Softmax", {x}, prefix + "probs", scores, {{"axis", int64_t{-1}}});
     x = b_.Reshape(x, prefix + "probs_grouped", {kv, 1, grouped_, cl_}, "probs_grouped",
                    {kv, 1, group_rows, columns});
@@ -196,17 +270,26 @@ class LayerBuilder {
                   c_.attention_output_bias);
   }
 
-  // SwiGLU (arXiv:2002.05202): down(silu(gate(x)) * up(x)).
+  // Gated linear units (arXiv:2002.05202): down(act(gate(x)) * up(x)).
   std::string Mlp(int64_t layer, const std::string& input) {
     const std::string prefix = Layer(layer) + "mlp.";
     const int64_t wide = c_.intermediate_size;
     const Dims dims = {1, ar_, wide};
-    const std::string gate =
-        Linear(layer, "mlp.gate_proj", input, c_.hidden_size, wide, c_.mlp_bias);
-    const std::string sigmoid = b_.Emit("Sigmoid", {gate}, prefix + "gate_sigmoid", dims);
-    const std::string silu = b_.Emit("Mul", {gate, sigmoid}, prefix + "silu", dims);
-    const std::string up = Linear(layer, "mlp.up_proj", input, c_.hidden_size, wide, c_.mlp_bias);
-    const std::string gated = b_.Emit("Mul", {silu, up}, prefix + "gated", dims);
+    const auto projection = [&](const char* part, int64_t first_row) {
+      return Projection(layer, part, {"mlp.gate_up_proj", first_row, 2 * wide}, input, wide,
+                        c_.mlp_bias);
+    };
+    const std::string gate = projection("mlp.gate_proj", 0);
+    std::string active;
+    if (c_.hidden_act == HiddenAct::kGeluTanh) {
+      active = b_.Emit("Gelu", {gate}, prefix + "gelu", dims,
+                       {{"approximate", std::string("tanh")}});
+    } else {
+      const std::string sigmoid = b_.Emit("Sigmoid", {gate}, prefix + "gate_sigmoid", dims);
+      active = b_.Emit("Mul", {gate, sigmoid}, prefix + "silu", dims);
+    }
+    const std::string up = projection("mlp.up_proj", wide);
+    const std::string gated = b_.Emit("Mul", {active, up}, prefix + "gated", dims);
     return Linear(layer, "mlp.down_proj", gated, wide, c_.hidden_size, c_.mlp_bias);
   }
 
@@ -214,6 +297,7 @@ class LayerBuilder {
   const ModelConfig& c_;
   const bool dynamic_;
   const Dim ar_, cl_, past_, grouped_;
+  const bool windowed_;  // some window is shorter than the context
 };
 
 // Final norm and lm_head; a tied model's head is the embedding, transposed.
@@ -228,7 +312,8 @@ void AddHead(Builder& builder, const Checkpoint& checkpoint, const std::string& 
                       config.vocab_size,
                       1.0,
                       true,
-                      -1};
+                      -1,
+                      0};
   builder.Linear(normed, "logits", weight, false, layers.ar());
 }
 
@@ -257,7 +342,7 @@ Result<DecoderGraph> BuildDecoder(const Checkpoint& checkpoint, const DecoderOpt
   } else {
     builder.Input("hidden_in", DType::kFloat32, layers.Hidden(), ResidualName(config, first));
   }
-  if (first < last) layers.StepInputs();
+  layers.StepInputs(first, last);
   for (int64_t layer = first; layer < last; ++layer) layers.CacheInputs(layer);
 
   if (options.embedding)

@@ -3,8 +3,10 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "base/status.h"
@@ -24,6 +26,9 @@ struct DecoderOptions {
   int64_t cl = kDynamicDim;
   int64_t first_layer = 0;
   int64_t last_layer = -1;  // -1: num_hidden_layers
+  // Longest text of a dynamic graph; static ones have cl. Where no layer's window is shorter, the
+  // graph needs no second mask. 0: unknown.
+  int64_t context_length = 0;
   bool embedding = true;    // only with first_layer 0
   bool head = true;         // only with last_layer == num_hidden_layers
 };
@@ -38,6 +43,7 @@ struct LinearWeight {
       1.0;  // folded in: 1/sqrt(head_dim) for q_proj (with qk_norm it sits in q_norm's weight)
   bool lm_head = false;
   int64_t layer = -1;
+  int64_t first_row = 0;  // of `tensor`: fused tensors hold several linears' rows
 };
 
 // A float32 activation: a float graph input or a node output, with its shape.
@@ -64,13 +70,18 @@ struct DecoderGraph {
 // ResidualName(config, last).
 std::string ResidualName(const ModelConfig& config, int64_t layer);
 
-// Inputs, in order: input_ids [1,AR] int32 (or hidden_in), attention_mask [1,1,AR,CL],
-// position_ids_cos and position_ids_sin [1,1,AR,head_dim/2], then per layer past_key_{l}_in
-// [H,1,D,CL-AR], past_value_{l}_in [H,1,CL-AR,D]. Outputs: logits [1,AR,V] (or hidden_out), then
+// Inputs, in order: input_ids [1,AR] int32 (or hidden_in), the masks [1,1,AR,CL] and tables
+// [1,1,AR,rotary_dim/2] that the layers of the range need, then per layer past_key_{l}_in
+// [H,1,D,CL-AR], past_value_{l}_in [H,1,CL-AR,D]. Masks and tables:
+//   attention_mask                          layers that see everything before
+//   sliding_attention_mask                  layers with a window shorter than the context
+//   position_ids_cos, position_ids_sin      layers with RoPE
+//   local_position_ids_cos, .._sin          sliding layers of models with a second RoPE
+// A graph has only those of them that a layer reads. Outputs: logits [1,AR,V] (or hidden_out), then
 // per layer past_key_{l}_out [H,1,D,AR] and past_value_{l}_out [H,1,AR,D]. Only the layers of the
-// range appear; without layers neither mask, cos nor sin. Weight sources read from `checkpoint`,
-// which must outlive the graph. Errors: kInvalidArgument (cl <= ar, one of them dynamic and the
-// other not, bad layer range), kNotFound (a tensor).
+// range appear. Weight sources read from `checkpoint`, which must outlive the graph. Errors:
+// kInvalidArgument (cl <= ar, one of them dynamic and the other not, bad layer range), kNotFound (a
+// tensor).
 Result<DecoderGraph> BuildDecoder(const Checkpoint& checkpoint, const DecoderOptions& options);
 
 // Linear weight in the graph's layout: [in_features, out_features] row-major float32, scale folded
@@ -78,22 +89,18 @@ Result<DecoderGraph> BuildDecoder(const Checkpoint& checkpoint, const DecoderOpt
 // `out`).
 Status ReadLinear(const Checkpoint& checkpoint, const LinearWeight& linear, std::span<float> out);
 
-// Frequencies of RoPE's head_dim/2 pairs in radians a position, rope_scaling applied.
-std::vector<double> InverseFrequencies(const ModelConfig& config);
+// Rows [first_row, first_row + out.size() / hidden_size) of the embedding as the graph looks them up:
+// embedding_scale applied. Errors: Checkpoint::ReadRows'.
+Status ReadEmbedding(const Checkpoint& checkpoint, int64_t first_row, std::span<float> out);
 
-// cos and sin of RoPE for positions [first, first+count): each [count, head_dim/2] row-major.
-// Phases in double, rope_scaling applied (llama3: wavelengths 2*pi/f; linear). RoPE:
-// arXiv:2104.09864.
-void RopeTable(const ModelConfig& config, int64_t first, int64_t count, std::vector<float>& cos,
-               std::vector<float>& sin);
-
-// attention_mask of one call, [ar, cl] row-major: 0 where a token may look, `floor` elsewhere. The
-// past is left-aligned in columns [0, cl-ar) with `past` valid ones; the `count` new tokens sit
-// from column cl-ar on and each sees itself and those before it. Rows of padding (>= count) are all
-// `floor`. Requires 0 <= past <= cl-ar and 0 <= count <= ar; values beyond are cut to that.
-std::vector<float> AttentionMask(int64_t ar, int64_t cl, int64_t past, int64_t count, float floor);
-
-// AttentionMask of a whole text without past: [n, n].
-std::vector<float> CausalMask(int64_t n, float floor);
+// What a call of a graph needs beside the residual or the tokens, for hosts that call it: the values
+// of those inputs above that `input` names, for `count` tokens after `past`. [ar, cl] for a mask, else
+// [ar, rotary_dim / 2]. `context_length` as in InverseFrequencies. nullopt for another name.
+struct StepInputs {
+  const ModelConfig& config;
+  int64_t ar = 0, cl = 0, past = 0, count = 0, context_length = 0;
+  float mask_floor = -1000.0f;
+};
+std::optional<std::vector<float>> StepInput(const StepInputs& step, std::string_view input);
 
 }  // namespace hexport::decoder

@@ -21,7 +21,7 @@ class FakeCheckpoint : public Checkpoint {
     config_.num_hidden_layers = 2;
     config_.num_attention_heads = 4;
     config_.num_key_value_heads = 2;
-    config_.head_dim = 4;
+    config_.head_dim = config_.rope.rotary_dim = 4;
     config_.vocab_size = 10;
     config_.attention_bias = !qk_norm;
     config_.qk_norm = qk_norm;

@@ -26,7 +26,7 @@ Status ReadLinear(const Checkpoint& checkpoint, const LinearWeight& linear, std:
   for (int64_t first = 0; first < features; first += rows_at_once) {
     const int64_t rows = std::min(rows_at_once, features - first);
     HEXPORT_RETURN_IF_ERROR(checkpoint.ReadRows(
-        linear.tensor, first, std::span(block.get(), static_cast<size_t>(rows * in))));
+        linear.tensor, linear.first_row + first, std::span(block.get(), static_cast<size_t>(rows * in))));
     for (int64_t k = 0; k < in; ++k) {
       float* column = out.data() + k * features + first;
       for (int64_t r = 0; r < rows; ++r) {
@@ -34,6 +34,14 @@ Status ReadLinear(const Checkpoint& checkpoint, const LinearWeight& linear, std:
       }
     }
   }
+  return OkStatus();
+}
+
+Status ReadEmbedding(const Checkpoint& checkpoint, int64_t first_row, std::span<float> out) {
+  HEXPORT_RETURN_IF_ERROR(checkpoint.ReadRows("model.embed_tokens.weight", first_row, out));
+  const double scale = checkpoint.config().embedding_scale;
+  if (scale == 1.0) return OkStatus();
+  for (float& value : out) value = static_cast<float>(static_cast<double>(value) * scale);
   return OkStatus();
 }
 

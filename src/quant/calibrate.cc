@@ -14,7 +14,10 @@ namespace {
 // together weighs less than one step of the 16 bit probabilities.
 constexpr float kScoreDepth = 25.0f;
 // cos(0) = 1 must not overflow where codes are truncated.
-constexpr Range kRopeRange = {-1.0f, 1.0001f};
+Range RopeRange(const RopeParameters& rope) {
+  const auto factor = static_cast<float>(rope.scaling.attention_factor);
+  return {-factor, 1.0001f * factor};
+}
 
 // Largest and smallest score that a query can see, and the smallest row maximum. Columns past the
 // diagonal are masked and their scores irrelevant.
@@ -26,7 +29,9 @@ ScoreSpan SpanOfScores(const ActivationView& view) {
   const size_t tokens = static_cast<size_t>(view.columns);
   ScoreSpan span{view.values[0], view.values[0], view.values[0]};
   for (size_t row = 0; row < view.values.size() / tokens; ++row) {
-    const auto visible = view.values.subspan(row * tokens, row % tokens + 1);
+    const size_t end = row % tokens + 1, window = static_cast<size_t>(view.window);
+    const size_t first = window > 0 && end > window ? end - window : 0;
+    const auto visible = view.values.subspan(row * tokens + first, end - first);
     const auto [low, high] = std::minmax_element(visible.begin(), visible.end());
     span.min = std::min(span.min, *low);
     span.max = std::max(span.max, *high);
@@ -69,9 +74,14 @@ Status CheckFinite(const ActivationView& view) {
 
 // Ranges of what the walk does not visit: graph inputs with fixed meaning, and values that are
 // moved or copied.
-void CompleteRanges(const decoder::DecoderGraph& whole, RangeMap& ranges) {
-  ranges["attention_mask"] = {kMaskFloor, 0.0f};
-  ranges["position_ids_cos"] = ranges["position_ids_sin"] = kRopeRange;
+void CompleteRanges(const decoder::DecoderGraph& whole, const ModelConfig& config,
+                    RangeMap& ranges) {
+  ranges["attention_mask"] = ranges["sliding_attention_mask"] = {kMaskFloor, 0.0f};
+  for (const char* wave : {"cos", "sin"}) {
+    ranges[std::string("position_ids_") + wave] = RopeRange(config.rope);
+    ranges[std::string("local_position_ids_") + wave] =
+        RopeRange(config.local_rope.value_or(config.rope));
+  }
   for (const graph::Node& node : whole.graph.nodes) {
     const bool identity = node.op_type == "Identity";
     if (!identity && !MovesData(node.op_type)) {
@@ -94,7 +104,7 @@ void CompleteRanges(const decoder::DecoderGraph& whole, RangeMap& ranges) {
 }  // namespace
 
 Result<Calibration> Calibrate(const Checkpoint& checkpoint, const std::vector<TokenIds>& samples,
-                              Progress& progress) {
+                              Progress& progress, int64_t context_length) {
   Calibration out;
   const auto visit = [&out](const ActivationView& view) -> Status {
     HEXPORT_RETURN_IF_ERROR(CheckFinite(view));
@@ -102,10 +112,13 @@ Result<Calibration> Calibrate(const Checkpoint& checkpoint, const std::vector<To
     return OkStatus();
   };
   HEXPORT_RETURN_IF_ERROR(WalkDecoder(
-      checkpoint, samples, {.every_activation = true, .stage = "calibrate"}, visit, progress));
+      checkpoint, samples,
+      {.every_activation = true, .context_length = context_length, .stage = "calibrate"}, visit,
+      progress));
   HEXPORT_ASSIGN_OR_RETURN(const decoder::DecoderGraph whole,
-                           decoder::BuildDecoder(checkpoint, {}));
-  CompleteRanges(whole, out.ranges);
+                           decoder::BuildDecoder(
+                               checkpoint, {.context_length = context_length}));
+  CompleteRanges(whole, checkpoint.config(), out.ranges);
   out.samples = static_cast<int64_t>(samples.size());
   for (const TokenIds& sample : samples) out.tokens += static_cast<int64_t>(sample.size());
   return out;
@@ -113,7 +126,7 @@ Result<Calibration> Calibrate(const Checkpoint& checkpoint, const std::vector<To
 
 Result<std::vector<std::vector<float>>> FloatLogits(const Checkpoint& checkpoint,
                                                     const std::vector<TokenIds>& samples,
-                                                    Progress& progress) {
+                                                    Progress& progress, int64_t context_length) {
   const size_t vocab = static_cast<size_t>(checkpoint.config().vocab_size);
   std::vector<std::vector<float>> logits(samples.size());
   const auto visit = [&](const ActivationView& view) -> Status {
@@ -129,7 +142,9 @@ Result<std::vector<std::vector<float>>> FloatLogits(const Checkpoint& checkpoint
     return OkStatus();
   };
   HEXPORT_RETURN_IF_ERROR(WalkDecoder(checkpoint, samples,
-                                      {.every_activation = false, .stage = "float reference"},
+                                      {.every_activation = false,
+                                       .context_length = context_length,
+                                       .stage = "float reference"},
                                       visit, progress));
   return logits;
 }

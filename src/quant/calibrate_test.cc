@@ -46,9 +46,8 @@ class TinyModelTest : public ::testing::TestWithParam<const char*> {
     EXPECT_TRUE(session.ok()) << session.status().ToString();
     const ModelConfig& config = checkpoint_->config();
     const int64_t tokens = static_cast<int64_t>(ids.size());
-    const std::vector<float> mask = decoder::CausalMask(tokens, kMaskFloor);
-    std::vector<float> cos, sin;
-    decoder::RopeTable(config, 0, tokens, cos, sin);
+    const decoder::StepInputs step{config, tokens, tokens, 0, tokens, tokens, kMaskFloor};
+    std::map<std::string, std::vector<float>> values;
     std::map<std::string, ort::TensorView> inputs;
     const float nothing = 0.0f;
     for (const graph::ValueInfo& input : graph.inputs) {
@@ -56,12 +55,11 @@ class TinyModelTest : public ::testing::TestWithParam<const char*> {
       ort::TensorView view{DType::kFloat32, {heads, 1, 0, dim}, &nothing};
       if (input.name.starts_with("past_key")) view.shape = {heads, 1, dim, 0};
       if (input.name == "input_ids") view = {DType::kInt32, {1, tokens}, ids.data()};
-      if (input.name == "attention_mask")
-        view = {DType::kFloat32, {1, 1, tokens, tokens}, mask.data()};
-      if (input.name == "position_ids_cos")
-        view = {DType::kFloat32, {1, 1, tokens, dim / 2}, cos.data()};
-      if (input.name == "position_ids_sin")
-        view = {DType::kFloat32, {1, 1, tokens, dim / 2}, sin.data()};
+      if (auto value = decoder::StepInput(step, input.name); value.has_value()) {
+        values[input.name] = *std::move(value);
+        const auto columns = static_cast<int64_t>(values[input.name].size()) / tokens;
+        view = {DType::kFloat32, {1, 1, tokens, columns}, values[input.name].data()};
+      }
       inputs[input.name] = view;
     }
     std::vector<std::string> names;

@@ -29,9 +29,10 @@ Result<QuantizedWeight> QuantizeGptq(std::span<const float> weights, int64_t in_
 
 // QuantizeWeights with GPTQ for every linear but lm_head: the float model walks over `samples`
 // layer by layer, and a layer is quantized when all samples have passed it. Errors: WalkDecoder's
-// and QuantizeWeights's.
+// and QuantizeWeights's. `context_length`: WalkOptions'.
 Status QuantizeWeightsGptq(const Checkpoint& checkpoint, const decoder::DecoderGraph& graph,
                            const WeightOptions& options, const std::vector<TokenIds>& samples,
-                           const std::filesystem::path& path, Progress& progress);
+                           const std::filesystem::path& path, Progress& progress,
+                           int64_t context_length = 0);
 
 }  // namespace hexport::quant

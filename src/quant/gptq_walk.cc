@@ -122,12 +122,14 @@ class GptqWalk {
 
 Status QuantizeWeightsGptq(const Checkpoint& checkpoint, const decoder::DecoderGraph& graph,
                            const WeightOptions& options, const std::vector<TokenIds>& samples,
-                           const std::filesystem::path& path, Progress& progress) {
+                           const std::filesystem::path& path, Progress& progress,
+                           int64_t context_length) {
   HEXPORT_ASSIGN_OR_RETURN(std::unique_ptr<WeightStoreWriter> writer,
                            WeightStoreWriter::Create(checkpoint, graph, options, path, progress));
   GptqWalk walk(checkpoint, graph, options, *writer);
   HEXPORT_RETURN_IF_ERROR(WalkDecoder(
-      checkpoint, samples, {.every_activation = true, .stage = "quantize"},
+      checkpoint, samples,
+      {.every_activation = true, .context_length = context_length, .stage = "quantize"},
       [&walk](const ActivationView& view) { return walk.Visit(view); }, progress));
   HEXPORT_RETURN_IF_ERROR(walk.Finish());
   return writer->Commit();

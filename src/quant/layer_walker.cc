@@ -23,7 +23,6 @@ using graph::ValueInfo;
 using Samples = std::vector<std::vector<int32_t>>;
 using Scores = ActivationView::Scores;
 
-constexpr const char* kEmbeddingTensor = "model.embed_tokens.weight";
 // Columns of the output projection held at a time.
 constexpr int64_t kVocabularyPiece = 8192;
 
@@ -42,24 +41,32 @@ Status CheckSamples(const Samples& samples, int64_t vocab_size) {
   return OkStatus();
 }
 
+struct FoundScores {
+  Scores kind = Scores::kNone;
+  bool windowed = false;
+};
+
 // Names of attention scores: what a Softmax reads, and from there back to the MatMul.
-std::map<std::string, Scores> FindScores(const Graph& graph) {
+std::map<std::string, FoundScores> FindScores(const Graph& graph) {
   std::map<std::string, const Node*> producers;
   for (const Node& node : graph.nodes) {
     for (const std::string& output : node.outputs) producers[output] = &node;
   }
-  std::map<std::string, Scores> scores;
+  std::map<std::string, FoundScores> scores;
   for (const Node& softmax : graph.nodes) {
     if (softmax.op_type != "Softmax") continue;
     const auto add = producers.find(softmax.inputs[0]);
     if (add == producers.end() || add->second->op_type != "Add") continue;
     const std::vector<std::string>& terms = add->second->inputs;
-    const auto mask = std::find(terms.begin(), terms.end(), "attention_mask");
+    const auto mask = std::find_if(terms.begin(), terms.end(), [](const std::string& term) {
+      return term.ends_with("attention_mask");
+    });
     if (mask == terms.end()) continue;
-    scores[softmax.inputs[0]] = Scores::kMasked;
+    const bool windowed = *mask == "sliding_attention_mask";
+    scores[softmax.inputs[0]] = {Scores::kMasked, windowed};
     std::string value = mask == terms.begin() ? terms[1] : terms[0];
     while (producers.contains(value)) {
-      scores[value] = Scores::kUnmasked;
+      scores[value] = {Scores::kUnmasked, windowed};
       const Node& node = *producers[value];
       if (node.op_type != "Reshape") break;
       value = node.inputs[0];
@@ -103,16 +110,9 @@ Result<std::unique_ptr<ort::Session>> OpenSession(const Graph& graph) {
 
 // Inputs of a part that depend on the sample's length alone.
 struct Surroundings {
-  std::vector<float> mask, cos, sin;
+  std::map<std::string, std::vector<float>> values;
   float empty = 0.0f;  // what a view of no elements points at
 };
-
-Surroundings MakeSurroundings(const ModelConfig& config, int64_t tokens) {
-  Surroundings out;
-  out.mask = decoder::CausalMask(tokens, kMaskFloor);
-  decoder::RopeTable(config, 0, tokens, out.cos, out.sin);
-  return out;
-}
 
 class Walk {
  public:
@@ -145,11 +145,12 @@ class Walk {
     for (size_t s = 0; s < samples_.size(); ++s) {
       std::vector<float>& hidden = hidden_.emplace_back(samples_[s].size() * width);
       for (size_t t = 0; t < samples_[s].size(); ++t) {
-        HEXPORT_RETURN_IF_ERROR(checkpoint_.ReadRows(
-            kEmbeddingTensor, samples_[s][t], std::span<float>(hidden).subspan(t * width, width)));
+        HEXPORT_RETURN_IF_ERROR(
+            decoder::ReadEmbedding(checkpoint_, samples_[s][t],
+                                   std::span<float>(hidden).subspan(t * width, width)));
       }
       if (options_.every_activation) {
-        HEXPORT_RETURN_IF_ERROR(visit_({s, name, hidden, config_.hidden_size, Scores::kNone, 0}));
+        HEXPORT_RETURN_IF_ERROR(visit_({s, name, hidden, config_.hidden_size, Scores::kNone, 0, 0}));
       }
     }
     return OkStatus();
@@ -161,6 +162,7 @@ class Walk {
     options.last_layer = last_layer;
     options.embedding = false;
     options.head = head;
+    options.context_length = options_.context_length;
     Part part;
     HEXPORT_ASSIGN_OR_RETURN(part.decoder, decoder::BuildDecoder(checkpoint_, options));
     if (options_.amend && first_layer < last_layer)
@@ -169,20 +171,29 @@ class Walk {
     return part;
   }
 
+  Surroundings SurroundingsOf(const Graph& graph, size_t sample) const {
+    const auto tokens = static_cast<int64_t>(samples_[sample].size());
+    const int64_t context = options_.context_length > 0 ? options_.context_length : tokens;
+    const decoder::StepInputs step{config_, tokens, tokens, 0, tokens, context, kMaskFloor};
+    Surroundings out;
+    for (const ValueInfo& input : graph.inputs) {
+      if (auto values = decoder::StepInput(step, input.name); values.has_value())
+        out.values[input.name] = *std::move(values);
+    }
+    return out;
+  }
+
   std::map<std::string, ort::TensorView> InputsOf(const Graph& graph, size_t sample,
                                                   const Surroundings& around) {
     const int64_t tokens = static_cast<int64_t>(samples_[sample].size());
-    const int64_t half = config_.head_dim / 2;
     std::map<std::string, ort::TensorView> inputs;
     for (const ValueInfo& input : graph.inputs) {
       ort::TensorView& view = inputs[input.name];
       if (input.name == "hidden_in") {
         view = {DType::kFloat32, {1, tokens, config_.hidden_size}, hidden_[sample].data()};
-      } else if (input.name == "attention_mask") {
-        view = {DType::kFloat32, {1, 1, tokens, tokens}, around.mask.data()};
-      } else if (input.name == "position_ids_cos" || input.name == "position_ids_sin") {
-        const std::vector<float>& table = input.name.ends_with("cos") ? around.cos : around.sin;
-        view = {DType::kFloat32, {1, 1, tokens, half}, table.data()};
+      } else if (const auto step = around.values.find(input.name); step != around.values.end()) {
+        const auto columns = static_cast<int64_t>(step->second.size()) / tokens;
+        view = {DType::kFloat32, {1, 1, tokens, columns}, step->second.data()};
       } else {
         const bool key = input.name.starts_with("past_key");
         const int64_t heads = config_.num_key_value_heads;
@@ -194,14 +205,17 @@ class Walk {
     return inputs;
   }
 
-  Status Visit(const Part& part, const std::map<std::string, Scores>& scores, size_t sample,
+  Status Visit(const Part& part, const std::map<std::string, FoundScores>& scores, size_t sample,
                const std::string& name, const ort::Tensor& tensor) {
     ActivationView view;
     view.sample = sample;
     view.name = part.full_names.at(name);
     view.values = tensor.as<float>();
     view.columns = tensor.shape.empty() ? 1 : tensor.shape.back();
-    if (const auto found = scores.find(name); found != scores.end()) view.scores = found->second;
+    if (const auto found = scores.find(name); found != scores.end()) {
+      view.scores = found->second.kind;
+      if (found->second.windowed) view.window = config_.sliding_window;
+    }
     return visit_(view);
   }
 
@@ -209,14 +223,13 @@ class Walk {
     HEXPORT_ASSIGN_OR_RETURN(const Part part, MakePart(layer, layer + 1, /*head=*/false));
     HEXPORT_ASSIGN_OR_RETURN(const std::unique_ptr<ort::Session> session,
                              OpenSession(part.decoder.graph));
-    const std::map<std::string, Scores> scores = FindScores(part.decoder.graph);
+    const std::map<std::string, FoundScores> scores = FindScores(part.decoder.graph);
     std::vector<std::string> names = part.visited;
     const auto hidden_out = std::find(names.begin(), names.end(), "hidden_out");
     const size_t hidden_index = static_cast<size_t>(hidden_out - names.begin());
     if (hidden_out == names.end()) names.push_back("hidden_out");
     for (size_t s = 0; s < samples_.size(); ++s) {
-      const Surroundings around =
-          MakeSurroundings(config_, static_cast<int64_t>(samples_[s].size()));
+      const Surroundings around = SurroundingsOf(part.decoder.graph, s);
       HEXPORT_ASSIGN_OR_RETURN(const std::vector<ort::Tensor> tensors,
                                session->Run(InputsOf(part.decoder.graph, s, around), names));
       for (size_t i = 0; i < part.visited.size(); ++i) {
@@ -260,7 +273,7 @@ class Walk {
                      std::vector<float>& out) {
     const size_t in = static_cast<size_t>(linear.in_features), columns = static_cast<size_t>(count);
     std::vector<float> rows(in * columns);
-    HEXPORT_RETURN_IF_ERROR(checkpoint_.ReadRows(linear.tensor, first, rows));
+    HEXPORT_RETURN_IF_ERROR(checkpoint_.ReadRows(linear.tensor, linear.first_row + first, rows));
     out.resize(rows.size());
     for (size_t n = 0; n < columns; ++n) {
       for (size_t k = 0; k < in; ++k) {
@@ -286,7 +299,7 @@ class Walk {
       inputs[linear.name] = {DType::kFloat32, {linear.in_features, count}, weights.data()};
       HEXPORT_ASSIGN_OR_RETURN(const std::vector<ort::Tensor> tensors, session.Run(inputs, names));
       HEXPORT_RETURN_IF_ERROR(
-          visit_({s, "logits", tensors[0].as<float>(), count, Scores::kNone, first}));
+          visit_({s, "logits", tensors[0].as<float>(), count, Scores::kNone, first, 0}));
       for (size_t i = 1; i < names.size(); ++i)
         HEXPORT_RETURN_IF_ERROR(Visit(part, {}, s, names[i], tensors[i]));
     }

@@ -25,12 +25,16 @@ struct ActivationView {
   enum class Scores { kNone, kUnmasked, kMasked } scores = Scores::kNone;
   int64_t first_column =
       0;  // logits come in pieces of the vocabulary: [tokens, columns] from this one on
+  int64_t window = 0;  // of scores: a row sees the last `window` columns up to its own; 0: all
 };
 
 struct WalkOptions {
   // false: only "logits" are visited. true: every activation, once a sample, except the outputs of
   // ops that move data (MovesData) and of Identity, whose values are their inputs'; and "logits".
   bool every_activation = false;
+  // Longest text of the graphs that this walk stands for; it chooses between longrope's factors. 0:
+  // each sample's own length, as transformers does.
+  int64_t context_length = 0;
   std::string_view stage;  // for progress
   // Changes the graph of each layer before it runs (an adapter applied unmerged); null: none.
   // Neither the embedding nor the output projection passes through it.

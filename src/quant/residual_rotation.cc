@@ -33,13 +33,14 @@ Place PlaceOf(const std::string& name) {
   for (const char* tail : {".input_layernorm.weight", ".post_attention_layernorm.weight"}) {
     if (EndsWith(name, tail)) return {Role::kGain, {}};
   }
-  for (const char* linear : {".self_attn.q_proj", ".self_attn.k_proj", ".self_attn.v_proj"}) {
+  for (const char* linear : {".self_attn.q_proj", ".self_attn.k_proj", ".self_attn.v_proj",
+                             ".self_attn.qkv_proj"}) {
     const std::string tail = std::string(linear) + ".weight";
     if (EndsWith(name, tail)) {
       return {Role::kReader, name.substr(0, name.size() - tail.size()) + ".input_layernorm.weight"};
     }
   }
-  for (const char* linear : {".mlp.gate_proj", ".mlp.up_proj"}) {
+  for (const char* linear : {".mlp.gate_proj", ".mlp.up_proj", ".mlp.gate_up_proj"}) {
     const std::string tail = std::string(linear) + ".weight";
     if (EndsWith(name, tail)) {
       return {Role::kReader,
@@ -209,6 +210,10 @@ void ResidualRotation::ApplyToRows(std::span<float> rows) const {
   const size_t size = static_cast<size_t>(size_);
   for (size_t row = 0; row + size <= rows.size(); row += size)
     ApplyToRow(rows.data() + row, scratch);
+}
+
+bool CanRotateResidual(const ModelConfig& config) {
+  return !config.branch_norms && config.norm_offset == 0.0 && config.embedding_scale == 1.0;
 }
 
 std::unique_ptr<Checkpoint> RotateResidual(const Checkpoint& base, uint64_t seed) {

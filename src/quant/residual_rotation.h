@@ -36,9 +36,13 @@ class ResidualRotation {
   std::vector<float> hartley_;  // [odd, odd], orthonormal
 };
 
+// Whether the rotation can be folded in. A norm between a branch and the residual stream (Gemma)
+// stands in its way: its gain would have to come after R, and no linear layer does.
+bool CanRotateResidual(const ModelConfig& config);
+
 // A view of `base` (which must outlive it) whose tensors are those of the rotated model. Norm gains
 // of the residual stream read as ones; a tied lm_head becomes a tensor of its own. Same function as
-// `base` up to float32 rounding.
+// `base` up to float32 rounding. Requires CanRotateResidual.
 std::unique_ptr<Checkpoint> RotateResidual(const Checkpoint& base, uint64_t seed);
 
 }  // namespace hexport::quant

@@ -58,12 +58,12 @@ Status AppendVector(SafetensorsWriter& writer, const std::vector<T>& values) {
 // Calls `visit(first_row, rows)` for pieces of a 2-D tensor.
 template <typename Visit>
 Status VisitRows(const Checkpoint& checkpoint, const std::string& tensor, int64_t rows,
-                 int64_t columns, const Visit& visit) {
+                 int64_t columns, const Visit& visit, int64_t first_row = 0) {
   std::vector<float> piece;
   for (int64_t first = 0; first < rows; first += kRowsAtOnce) {
     const int64_t count = std::min(kRowsAtOnce, rows - first);
     piece.resize(static_cast<size_t>(count * columns));
-    HEXPORT_RETURN_IF_ERROR(checkpoint.ReadRows(tensor, first, piece));
+    HEXPORT_RETURN_IF_ERROR(checkpoint.ReadRows(tensor, first_row + first, piece));
     HEXPORT_RETURN_IF_ERROR(visit(first, std::span<float>(piece)));
   }
   return OkStatus();
@@ -97,7 +97,9 @@ Status WriteEmbedding(const Checkpoint& checkpoint, SafetensorsWriter& writer) {
         return OkStatus();
       }));
   HEXPORT_RETURN_IF_ERROR(AppendVector(writer, codes));
-  HEXPORT_RETURN_IF_ERROR(AppendVector(writer, std::vector<float>{encoding.scale}));
+  // The table is stored as it is; what rows are multiplied by goes into their scale.
+  const auto scale = static_cast<float>(static_cast<double>(encoding.scale) * config.embedding_scale);
+  HEXPORT_RETURN_IF_ERROR(AppendVector(writer, std::vector<float>{scale}));
   return AppendVector(writer, std::vector<int32_t>{encoding.zero_point});
 }
 
@@ -133,7 +135,8 @@ Result<QuantizedWeight> QuantizeHead(const Checkpoint& checkpoint,
         out.channel_scales.insert(out.channel_scales.end(), part.channel_scales.begin(),
                                   part.channel_scales.end());
         return OkStatus();
-      }));
+      },
+      linear.first_row));
   return out;
 }
 

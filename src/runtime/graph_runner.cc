@@ -5,6 +5,9 @@
 #include <map>
 #include <utility>
 
+#include "base/attention_mask.h"
+#include "base/rope.h"
+
 namespace hexport::runtime {
 namespace {
 
@@ -16,14 +19,30 @@ std::string CacheName(const char* kind, int64_t layer, const char* end) {
   return std::string("past_") + kind + "_" + std::to_string(layer) + end;
 }
 
-// The graph's interface as docs/architecture.md lays it down.
+// The masks and tables that a graph may have; it has those that a layer of it reads.
+std::vector<IoEncoding> PossibleStepInputs(const RunnerFacts& facts, int64_t ar) {
+  const bundle::ModelFacts& model = facts.model;
+  const int64_t cl = facts.context_length;
+  std::vector<IoEncoding> out = {{"attention_mask", "float32", {1, 1, ar, cl}, 0, 0}};
+  if (model.sliding_window > 0)
+    out.push_back({"sliding_attention_mask", "float32", {1, 1, ar, cl}, 0, 0});
+  const auto add_tables = [&](const std::string& prefix, const std::vector<double>& frequencies) {
+    if (frequencies.empty()) return;
+    const auto pairs = static_cast<int64_t>(frequencies.size());
+    for (const char* wave : {"cos", "sin"}) {
+      out.push_back({prefix + "position_ids_" + wave, "float32", {1, 1, ar, pairs}, 0, 0});
+    }
+  };
+  add_tables("", model.rope_frequencies);
+  add_tables("local_", model.local_rope_frequencies);
+  return out;
+}
+
+// The rest of the graph's interface as docs/architecture.md lays it down.
 std::vector<IoEncoding> ExpectedInputs(const RunnerFacts& facts, int64_t ar) {
   const bundle::ModelFacts& model = facts.model;
-  const int64_t cl = facts.context_length, half = model.head_dim / 2;
-  std::vector<IoEncoding> out = {{"input_ids", "int32", {1, ar}, 0, 0},
-                                 {"attention_mask", "float32", {1, 1, ar, cl}, 0, 0},
-                                 {"position_ids_cos", "float32", {1, 1, ar, half}, 0, 0},
-                                 {"position_ids_sin", "float32", {1, 1, ar, half}, 0, 0}};
+  const int64_t cl = facts.context_length;
+  std::vector<IoEncoding> out = {{"input_ids", "int32", {1, ar}, 0, 0}};
   for (int64_t layer = 0; layer < model.num_hidden_layers; ++layer) {
     const int64_t heads = model.num_key_value_heads;
     out.push_back(
@@ -88,7 +107,7 @@ uint16_t ToCode(float value, const IoEncoding& encoding) {
 
 GraphRunner::GraphRunner(const RunnerFacts& facts, int64_t ar,
                          std::shared_ptr<ort::Session> session)
-    : facts_(facts), ar_(ar), session_(std::move(session)), rope_(facts.model), ids_(Size(ar)) {}
+    : facts_(facts), ar_(ar), session_(std::move(session)), ids_(Size(ar)) {}
 
 Result<std::unique_ptr<GraphRunner>> GraphRunner::Create(const RunnerFacts& facts,
                                                          const bundle::GraphEntry& entry,
@@ -111,6 +130,13 @@ Result<std::unique_ptr<GraphRunner>> GraphRunner::CreateFloat(
   entry.ar = ar;
   entry.cl = facts.context_length;
   entry.inputs = ExpectedInputs(facts, ar);
+  for (IoEncoding& step : PossibleStepInputs(facts, ar)) {
+    const std::vector<ort::IoInfo>& inputs = session->inputs();
+    const bool has = std::any_of(inputs.begin(), inputs.end(), [&](const ort::IoInfo& io) {
+      return io.name == step.name;
+    });
+    if (has) entry.inputs.push_back(std::move(step));
+  }
   entry.outputs = ExpectedOutputs(facts, ar);
   return Create(facts, entry, std::move(session));
 }
@@ -120,16 +146,9 @@ Status GraphRunner::TakeEncodings(const bundle::GraphEntry& entry) {
                           outputs = ExpectedOutputs(facts_, ar_);
   HEXPORT_RETURN_IF_ERROR(Describe(entry.name, entry.inputs, inputs));
   HEXPORT_RETURN_IF_ERROR(Describe(entry.name, entry.outputs, outputs));
-  Input* const floats[] = {&mask_, &cos_, &sin_};
-  for (size_t i = 0; i < 3; ++i) {
-    floats[i]->io = inputs[i + 1];
-    if (floats[i]->io.dtype == "uint8") {
-      return Unimplemented(entry.name + ": " + floats[i]->io.name +
-                           ": expected uint16 or float32, got uint8");
-    }
-  }
+  HEXPORT_RETURN_IF_ERROR(TakeStepInputs(entry));
   logits_ = outputs[0];
-  cache_in_.assign(inputs.begin() + 4, inputs.end());
+  cache_in_.assign(inputs.begin() + 1, inputs.end());
   for (size_t i = 0; i < cache_in_.size(); ++i) {
     const IoEncoding &in = cache_in_[i], &out = outputs[i + 1];
     const bool codes = in.dtype == "uint8" && in.zero_point == 128;
@@ -149,13 +168,44 @@ Status GraphRunner::TakeEncodings(const bundle::GraphEntry& entry) {
   return OkStatus();
 }
 
+// Every input that is neither ids nor cache must be one that this runner can fill.
+Status GraphRunner::TakeStepInputs(const bundle::GraphEntry& entry) {
+  std::vector<IoEncoding> possible = PossibleStepInputs(facts_, ar_), wanted;
+  for (const IoEncoding& input : entry.inputs) {
+    if (input.name == "input_ids" || input.name.starts_with("past_")) continue;
+    const auto found = std::find_if(possible.begin(), possible.end(),
+                                    [&](const IoEncoding& io) { return io.name == input.name; });
+    if (found == possible.end()) {
+      return Unimplemented(entry.name + ": input " + input.name +
+                           ": expected a mask or a position table of this model; use the hexport "
+                           "that built the bundle, or a newer one");
+    }
+    wanted.push_back(*found);
+  }
+  const bool has_mask =
+      std::any_of(wanted.begin(), wanted.end(),
+                  [](const IoEncoding& io) { return io.name.ends_with("attention_mask"); });
+  if (!has_mask)
+    return FailedPrecondition(entry.name + ": expected a tensor attention_mask, got none");
+  HEXPORT_RETURN_IF_ERROR(Describe(entry.name, entry.inputs, wanted));
+  for (const IoEncoding& io : wanted) {
+    if (io.dtype == "uint8") {
+      return Unimplemented(entry.name + ": " + io.name +
+                           ": expected uint16 or float32, got uint8");
+    }
+    steps_.push_back({io, {}, {}});
+  }
+  return OkStatus();
+}
+
 // Shapes and types are checked by ort::Session::Run at the first call.
 Status GraphRunner::CheckNames() const {
   const auto has = [](const std::vector<ort::IoInfo>& list, const std::string& name) {
     return std::any_of(list.begin(), list.end(),
                        [&](const ort::IoInfo& io) { return io.name == name; });
   };
-  std::vector<std::string> inputs = {"input_ids", mask_.io.name, cos_.io.name, sin_.io.name};
+  std::vector<std::string> inputs = {"input_ids"};
+  for (const Input& step : steps_) inputs.push_back(step.io.name);
   for (const IoEncoding& io : cache_in_) inputs.push_back(io.name);
   for (const std::string& name : inputs) {
     if (!has(session_->inputs(), name)) {
@@ -172,14 +222,22 @@ Status GraphRunner::CheckNames() const {
 
 void GraphRunner::FillInputs(std::span<const int32_t> ids, const KvCache& cache) {
   std::fill(std::copy(ids.begin(), ids.end(), ids_.begin()), ids_.end(), 0);
-  rope_.Fill(cache.length(), ar_, cos_.real, sin_.real);
-  // Past tokens are left-aligned, row r also sees the new columns up to r, padded rows see nothing.
-  const size_t columns = Size(facts_.context_length), first_new = Size(stride());
-  mask_.real.assign(Size(ar_) * columns, static_cast<float>(facts_.mask_floor));
-  for (size_t row = 0; row < ids.size(); ++row) {
-    float* at = mask_.real.data() + row * columns;
-    std::fill(at, at + cache.length(), 0.0f);
-    std::fill(at + first_new, at + first_new + row + 1, 0.0f);
+  const bundle::ModelFacts& model = facts_.model;
+  for (Input& step : steps_) {
+    const std::string& name = step.io.name;
+    if (name.ends_with("attention_mask")) {
+      const int64_t window = name == "attention_mask" ? 0 : model.sliding_window;
+      step.real = AttentionMask(ar_, facts_.context_length, cache.length(),
+                                static_cast<int64_t>(ids.size()),
+                                static_cast<float>(facts_.mask_floor), window);
+      continue;
+    }
+    const bool local = name.starts_with("local_");
+    std::vector<float> cos, sin;
+    RopeTable(local ? model.local_rope_frequencies : model.rope_frequencies,
+              local ? model.local_rope_attention_factor : model.rope_attention_factor,
+              cache.length(), ar_, cos, sin);
+    step.real = name.ends_with("cos") ? std::move(cos) : std::move(sin);
   }
 }
 
@@ -201,10 +259,8 @@ Status GraphRunner::Run(std::span<const int32_t> ids, bool all_rows, KvCache& ca
   HEXPORT_RETURN_IF_ERROR(cache.Restride(stride()));
   FillInputs(ids, cache);
   std::map<std::string, ort::TensorView> inputs = {
-      {"input_ids", {DType::kInt32, {1, ar_}, ids_.data()}},
-      {mask_.io.name, View(mask_)},
-      {cos_.io.name, View(cos_)},
-      {sin_.io.name, View(sin_)}};
+      {"input_ids", {DType::kInt32, {1, ar_}, ids_.data()}}};
+  for (Input& step : steps_) inputs[step.io.name] = View(step);
   for (size_t i = 0; i < cache_in_.size(); ++i) {
     const int64_t layer = static_cast<int64_t>(i / 2);
     const std::span<const std::byte> bytes = i % 2 == 0 ? cache.Key(layer) : cache.Value(layer);

@@ -13,7 +13,6 @@
 #include "bundle/manifest.h"
 #include "ort/session.h"
 #include "runtime/kv_cache.h"
-#include "runtime/rope_table.h"
 
 namespace hexport::runtime {
 
@@ -27,7 +26,8 @@ struct RunnerFacts {
 // Not thread-safe.
 class GraphRunner {
  public:
-  // A graph with static shapes. `entry` gives names, shapes and encodings; `session` is its model.
+  // A graph with static shapes. `entry` gives names, shapes and encodings; `session` is its model. The
+  // graph has those of the masks and position tables (docs/architecture.md) that its layers read.
   // Errors: kFailedPrecondition when an input or output is missing, has another shape than Genie's
   // layout, or when a cache's input and output encodings differ.
   static Result<std::unique_ptr<GraphRunner>> Create(const RunnerFacts& facts,
@@ -55,6 +55,7 @@ class GraphRunner {
   GraphRunner(const RunnerFacts& facts, int64_t ar, std::shared_ptr<ort::Session> session);
   Status TakeEncodings(const bundle::GraphEntry& entry);
   Status CheckNames() const;
+  Status TakeStepInputs(const bundle::GraphEntry& entry);
   void FillInputs(std::span<const int32_t> ids, const KvCache& cache);
   Status Store(const std::vector<ort::Tensor>& outputs, int64_t count, KvCache& cache) const;
   Status TakeLogits(const ort::Tensor& tensor, int64_t count, bool all_rows,
@@ -71,10 +72,9 @@ class GraphRunner {
   RunnerFacts facts_;
   int64_t ar_ = 0;
   std::shared_ptr<ort::Session> session_;
-  RopeTable rope_;
   DType cache_dtype_ = DType::kFloat32;
   std::vector<int32_t> ids_;
-  Input mask_, cos_, sin_;
+  std::vector<Input> steps_;  // the graph's masks, cosines and sines
   bundle::IoEncoding logits_;
   std::vector<bundle::IoEncoding> cache_in_;
   std::vector<std::string> output_names_;  // logits, then key 0, value 0, key 1, ...

@@ -4,12 +4,12 @@
 Made with torch 2.15, transformers 5.24, gguf and safetensors (CPU); every random part has the fixed seed below.
     python3 tests/generate/decoder_golden.py [models/SmolLM2-135M-Instruct.Q4_1.gguf]
 Files: NAME.ids.bin (int32), NAME.logits.bin (float32 [tokens, vocab_size], rounded once from double). Names:
-  llama, qwen2, qwen3      tests/data/tiny/NAME (made by tiny_models.py)
-  llama3_rope, linear_rope tiny/llama's weights under golden/NAME/config.json: rope scaling
+  llama, mistral, ...      tests/data/tiny/NAME (made by tiny_models.py)
+  all of VARIANTS          the weights of tiny/BASE under golden/NAME/config.json: RoPE scaling, sliding windows
   llama_bias               golden/llama_bias: biases everywhere, one key/value head
   smollm2                  the GGUF file given, 8 tokens; only with that argument
 """
-import copy
+import json
 import pathlib
 import sys
 
@@ -21,10 +21,29 @@ from transformers import AutoConfig, AutoModelForCausalLM, LlamaConfig, LlamaFor
 SEED = 7
 DATA = pathlib.Path(__file__).resolve().parent.parent / "data"
 TINY, GOLDEN = DATA / "tiny", DATA / "golden"
-SCALINGS = {
-    "llama3_rope": {"rope_type": "llama3", "rope_theta": 10000.0, "factor": 4.0, "low_freq_factor": 1.0,
-                    "high_freq_factor": 4.0, "original_max_position_embeddings": 64},
-    "linear_rope": {"rope_type": "linear", "rope_theta": 10000.0, "factor": 2.5},
+# NAME: (BASE, what differs from its config).
+VARIANTS = {
+    "llama3_rope": ("llama", {"rope_parameters": {
+        "rope_type": "llama3", "rope_theta": 10000.0, "factor": 4.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
+        "original_max_position_embeddings": 64}}),
+    "linear_rope": ("llama", {"rope_parameters": {"rope_type": "linear", "rope_theta": 10000.0, "factor": 2.5}}),
+    "yarn_rope": ("qwen3", {"rope_parameters": {
+        "rope_type": "yarn", "rope_theta": 10000.0, "factor": 4.0, "original_max_position_embeddings": 32,
+        "beta_fast": 8.0, "beta_slow": 0.5}}),
+    "yarn_mscale": ("llama", {"rope_parameters": {
+        "rope_type": "yarn", "rope_theta": 10000.0, "factor": 8.0, "original_max_position_embeddings": 16,
+        "beta_fast": 4.0, "beta_slow": 0.25, "truncate": False, "mscale": 0.7, "mscale_all_dim": 0.4}}),
+    "dynamic_rope": ("qwen2", {"rope_parameters": {"rope_type": "dynamic", "rope_theta": 1000000.0, "factor": 4.0}}),
+    "mistral_full": ("mistral", {"sliding_window": None}),
+    "phi3_long": ("phi3", {"original_max_position_embeddings": 8}),
+    "phi3_window": ("phi3", {"sliding_window": 5, "rope_parameters": {
+        "rope_type": "default", "rope_theta": 10000.0, "partial_rotary_factor": 0.75}}),
+    "qwen2_window": ("qwen2", {"use_sliding_window": True, "sliding_window": 5, "max_window_layers": 1,
+                               "layer_types": ["full_attention", "sliding_attention"]}),
+    "qwen3_window": ("qwen3", {"use_sliding_window": True, "sliding_window": 7, "max_window_layers": 0,
+                               "layer_types": ["sliding_attention", "sliding_attention"]}),
+    "smollm3_window": ("smollm3", {"use_sliding_window": True, "sliding_window": 4, "layer_types": [
+        "full_attention", "sliding_attention", "full_attention", "sliding_attention"]}),
 }
 # "<|im_start|>user\nWhat is the" as SmolLM2's tokenizer has it.
 SMOLLM2_IDS = [1, 4093, 198, 1780, 314, 260, 3575, 282]
@@ -32,6 +51,7 @@ SMOLLM2_IDS = [1, 4093, 198, 1780, 314, 260, 3575, 282]
 
 def save(name, model, ids):
     model = model.double().eval()
+    model.set_attn_implementation("sdpa")  # eager attention rounds its softmax to float32
     with torch.no_grad():
         logits = model(torch.tensor([ids])).logits[0]
     np.asarray(ids, "<i4").tofile(GOLDEN / f"{name}.ids.bin")
@@ -45,21 +65,24 @@ def random_ids(vocab_size, count=15):
 
 
 def save_tiny():
-    for name in ("llama", "qwen2", "qwen3"):
+    for name in sorted(path.name for path in TINY.iterdir()):
         model = AutoModelForCausalLM.from_pretrained(TINY / name, dtype=torch.float32)
         save(name, model, random_ids(model.config.vocab_size))
 
 
-def save_scaled():
-    base = AutoConfig.from_pretrained(TINY / "llama")
-    weights = load_file(TINY / "llama" / "model.safetensors")
-    for name, scaling in SCALINGS.items():
-        config = copy.deepcopy(base)
-        config.rope_parameters = dict(scaling)
-        config.save_pretrained(GOLDEN / name)
-        model = LlamaForCausalLM(LlamaConfig.from_pretrained(GOLDEN / name))
-        model.load_state_dict(weights)
-        save(name, model, random_ids(config.vocab_size))
+def save_variants():
+    for name, (base, changes) in VARIANTS.items():
+        config = json.loads((TINY / base / "config.json").read_text())
+        config.update(changes)
+        (GOLDEN / name).mkdir(exist_ok=True)
+        (GOLDEN / name / "config.json").write_text(json.dumps(config, indent=2, sort_keys=True) + "\n")
+        read = AutoConfig.from_pretrained(GOLDEN / name)
+        model = AutoModelForCausalLM.from_config(read, dtype=torch.float32)
+        weights = load_file(TINY / base / "model.safetensors")
+        missing, unexpected = model.load_state_dict(weights, strict=False)
+        assert not unexpected and set(missing) <= {"lm_head.weight"}, (name, missing, unexpected)
+        model.tie_weights()
+        save(name, model, random_ids(read.vocab_size))
 
 
 def save_bias():
@@ -116,7 +139,7 @@ def save_gguf(path):
 def main():
     GOLDEN.mkdir(parents=True, exist_ok=True)
     save_tiny()
-    save_scaled()
+    save_variants()
     save_bias()
     if len(sys.argv) > 1:
         save_gguf(sys.argv[1])
