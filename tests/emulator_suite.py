@@ -127,6 +127,21 @@ class TinyArchitectures(unittest.TestCase):
     def test_qwen2(self):
         self.assertGreaterEqual(self.build_and_verify("qwen2")["cosine_float_qdq"], 0.995)
 
+    def test_mistral(self):
+        # Its window of 6 is shorter than the context: a second mask instead of Genie's.
+        self.assertGreaterEqual(self.build_and_verify("mistral")["cosine_float_qdq"], 0.995)
+
+    def test_phi3(self):
+        # Fused projections, RoPE over 12 of 16 elements, longrope's long factors (64 > 24).
+        self.assertGreaterEqual(self.build_and_verify("phi3")["cosine_float_qdq"], 0.995)
+
+    def test_smollm3(self):
+        self.assertGreaterEqual(self.build_and_verify("smollm3")["cosine_float_qdq"], 0.995)
+
+    def test_gemma3_text(self):
+        # Two masks, two RoPEs, GELU, four norms a layer.
+        self.assertGreaterEqual(self.build_and_verify("gemma3_text")["cosine_float_qdq"], 0.995)
+
     def test_qwen3(self):
         # Its per-head norm was computed wrongly for rank 4 by QAIRT 2.51 (cosine .54).
         self.assertGreaterEqual(self.build_and_verify("qwen3")["cosine_float_qdq"], 0.995)

@@ -32,7 +32,8 @@ TEST(SlidingWindowMaskTest, ATokenSeesWindowTokensWithItself) {
 }
 
 TEST(SlidingWindowMaskTest, TheWindowReachesIntoThePast) {
-  // 3 valid past tokens in 4 columns, 2 new ones, window 3: positions 3 and 4 see [1, 3] and [2, 4].
+  // 3 valid past tokens in 4 columns, 2 new ones, window 3: positions 3 and 4 see [1, 3] and [2,
+  // 4].
   EXPECT_THAT(AttentionMask(2, 6, 3, 2, -1.0f, 3), ElementsAre(-1, 0, 0, -1, 0, -1,  //
                                                                -1, -1, 0, -1, 0, 0));
 }

@@ -1,5 +1,6 @@
-// Rotary position embeddings (RoPE, arXiv:2104.09864): frequencies and the tables of cosines and sines.
-// One place for the float graphs' reference and for the runtime, which must agree to the last bit.
+// Rotary position embeddings (RoPE, arXiv:2104.09864): frequencies and the tables of cosines and
+// sines. One place for the float graphs' reference and for the runtime, which must agree to the
+// last bit.
 #pragma once
 
 #include <cstdint>
@@ -16,7 +17,8 @@ struct RopeScaling {
     kLinear,    // frequencies / factor
     kLlama3,    // Llama 3.1: long waves / factor, short ones kept, those between blended
     kYarn,      // arXiv:2309.00071: blended by the number of turns within the original length
-    kLongrope,  // arXiv:2402.13753: a divisor for each pair, one set for short, one for long contexts
+    kLongrope,  // arXiv:2402.13753: a divisor for each pair, one set for short, one for long
+                // contexts
   };
   Type type = Type::kNone;
   double factor = 1.0;
@@ -26,7 +28,7 @@ struct RopeScaling {
   double attention_factor = 1.0;  // cosines and sines are multiplied by it; kYarn, kLongrope
   double beta_fast = 32.0;        // kYarn: turns at which blending begins and ends
   double beta_slow = 1.0;
-  bool truncate = true;                            // kYarn: the ramp's ends are whole numbers
+  bool truncate = true;                               // kYarn: the ramp's ends are whole numbers
   std::vector<double> short_factor{}, long_factor{};  // kLongrope: [rotary_dim / 2]
 };
 
@@ -40,8 +42,8 @@ struct RopeParameters {
 };
 
 // Radians a position of the rotary_dim / 2 pairs. `context_length`: the longest text that the graph
-// takes; beyond original_max_position_embeddings kLongrope uses long_factor, as transformers does for
-// a text of that length. Other types do not look at it.
+// takes; beyond original_max_position_embeddings kLongrope uses long_factor, as transformers does
+// for a text of that length. Other types do not look at it.
 std::vector<double> InverseFrequencies(const RopeParameters& rope, int64_t context_length);
 
 // cos and sin for positions [first, first + count), times `attention_factor`: each becomes

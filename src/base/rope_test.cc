@@ -141,8 +141,8 @@ TEST(RopeTableTest, FarPositionsKeepTheirPhase) {
   EXPECT_FLOAT_EQ(sin[0], static_cast<float>(std::sin(1000001.0 / std::sqrt(7.0))));
 }
 
-// Case X07: a phase in half precision is 1045 and its cosine -.408165; positions in bfloat16 turn 257
-// into 256.
+// Case X07: a phase in half precision is 1045 and its cosine -.408165; positions in bfloat16 turn
+// 257 into 256.
 TEST(RopeTableTest, X07PhasesAreNotHalfPrecision) {
   std::vector<float> cos, sin;
   const std::vector<double> frequencies = InverseFrequencies(Rope(32, 1e4), kAnyContext);

@@ -35,9 +35,9 @@ Status CheckInputs(const Manifest& manifest) {
   for (const GraphEntry& graph : manifest.graphs) {
     for (const IoEncoding& input : graph.inputs) {
       if (input.name != "sliding_attention_mask" && !input.name.starts_with("local_")) continue;
-      return Unimplemented("Genie config: " + graph.name + ": input " + input.name +
-                           ": expected attention_mask, position_ids_cos and position_ids_sin alone" +
-                           kOwnRuntime);
+      return Unimplemented(
+          "Genie config: " + graph.name + ": input " + input.name +
+          ": expected attention_mask, position_ids_cos and position_ids_sin alone" + kOwnRuntime);
     }
   }
   const size_t turned = 2 * manifest.model.rope_frequencies.size();

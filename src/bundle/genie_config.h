@@ -21,9 +21,9 @@ struct GenieOptions {
   bool emulator = false;  // true: use-mmap false, poll false, as the PC needs
 };
 
-// Why Genie cannot run this bundle; OK when it can. kUnimplemented: an input that Genie does not fill
-// (a second mask or a second RoPE), RoPE over a part of the head, a scaling other than linear and
-// llama3; kInvalidArgument: rope_theta is not an integer (Genie's field is one).
+// Why Genie cannot run this bundle; OK when it can. kUnimplemented: an input that Genie does not
+// fill (a second mask or a second RoPE), RoPE over a part of the head, a scaling other than linear
+// and llama3; kInvalidArgument: rope_theta is not an integer (Genie's field is one).
 Status CheckGenie(const Manifest& manifest);
 
 // rope scaling of the model goes into positional-encoding. Errors: CheckGenie's, kInvalidArgument

@@ -117,6 +117,28 @@ TEST(GenieConfigTest, UnknownScalingIsUnimplemented) {
               StatusIs(StatusCode::kUnimplemented, HasSubstr("yarn")));
 }
 
+TEST(GenieConfigTest, InputsThatGenieDoesNotFillAreRefused) {
+  for (const char* name : {"sliding_attention_mask", "local_position_ids_cos"}) {
+    Manifest manifest = SmolLm();
+    GraphEntry graph;
+    graph.name = "prompt";
+    graph.inputs = {{"attention_mask", "uint16", {1, 1, 1, 2}, 1, 0},
+                    {name, "uint16", {1, 1, 1, 2}, 1, 0}};
+    manifest.graphs = {graph};
+    EXPECT_THAT(CheckGenie(manifest), StatusIs(StatusCode::kUnimplemented, HasSubstr(name)));
+    manifest.graphs[0].inputs.pop_back();
+    EXPECT_THAT(CheckGenie(manifest), IsOk());
+  }
+}
+
+TEST(GenieConfigTest, RopeOverAPartOfTheHeadIsRefused) {
+  Manifest manifest = SmolLm();
+  manifest.model.rope_frequencies.assign(24, 1.0);  // 48 of 64 elements
+  EXPECT_THAT(CheckGenie(manifest), StatusIs(StatusCode::kUnimplemented, HasSubstr("48")));
+  manifest.model.rope_frequencies.assign(32, 1.0);
+  EXPECT_THAT(CheckGenie(manifest), IsOk());
+}
+
 TEST(GenieConfigTest, FractionalThetaIsRefused) {
   Manifest manifest = SmolLm();
   manifest.model.rope_theta = 10000.5;

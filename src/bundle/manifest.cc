@@ -73,8 +73,8 @@ void FillFrequencies(JsonReader& reader, ModelFacts& model) {
   if (model.rope_scaling == "linear") rope.scaling.type = RopeScaling::Type::kLinear;
   if (model.rope_scaling == "llama3") rope.scaling.type = RopeScaling::Type::kLlama3;
   if (model.rope_scaling == "yarn" || model.rope_scaling == "longrope") {
-    reader.Fail("rope_scaling", "expected none, linear or llama3 in schema 1, got " +
-                                    model.rope_scaling);
+    reader.Fail("rope_scaling",
+                "expected none, linear or llama3 in schema 1, got " + model.rope_scaling);
     return;
   }
   model.rope_frequencies = InverseFrequencies(rope, 0);
@@ -108,8 +108,7 @@ void ReadModel(JsonReader reader, ModelFacts& model, bool schema1) {
   reader.Integer("max_position_embeddings", model.max_position_embeddings, 0, kMaxDim);
   reader.Real("rms_norm_eps", model.rms_norm_eps, 0, 1);
   reader.Real("rope_theta", model.rope_theta, 1e-6, 1e15);
-  reader.Word("rope_scaling", model.rope_scaling,
-              {"none", "linear", "llama3", "yarn", "longrope"});
+  reader.Word("rope_scaling", model.rope_scaling, {"none", "linear", "llama3", "yarn", "longrope"});
   reader.Real("rope_factor", model.rope_factor, 1e-6, 1e6);
   reader.Real("rope_low_freq_factor", model.rope_low_freq_factor, 1e-6, 1e6);
   reader.Real("rope_high_freq_factor", model.rope_high_freq_factor, 1e-6, 1e6);

@@ -40,8 +40,8 @@ struct ModelFacts {  // Hugging Face names
   double rope_factor = 1, rope_low_freq_factor = 1, rope_high_freq_factor = 4;
   int64_t rope_original_max_position_embeddings = 0;
   // What the scaling comes to for this bundle's context length: radians a token of each pair of
-  // elements that turns, and the factor of cosines and sines. A bundle of schema 1 gets them from the
-  // fields above when it is read.
+  // elements that turns, and the factor of cosines and sines. A bundle of schema 1 gets them from
+  // the fields above when it is read.
   std::vector<double> rope_frequencies;
   double rope_attention_factor = 1;
   std::vector<double> local_rope_frequencies;  // of sliding layers; empty: they have no other
@@ -74,7 +74,7 @@ struct Manifest {
   std::string cpu_model;                      // "cpu/model.onnx"
   std::vector<std::string> context_binaries;  // weight-shared, for the phone
   std::string tokenizer, chat_template, genie_config, backend_config;
-  std::string calibration;  // "calibration.json": {"samples": [[ids]...]}
+  std::string calibration;         // "calibration.json": {"samples": [[ids]...]}
   std::vector<std::string> notes;  // what a user should know: "no Genie files: ..."
   std::vector<GraphEntry> graphs;
   std::vector<FileEntry> files;  // every other file of the bundle

@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <cmath>
 #include <filesystem>
 #include <fstream>
 #include <functional>
@@ -42,6 +43,7 @@ Manifest Example() {
   model.rope_scaling = "llama3";
   model.rope_factor = 32;
   model.rope_original_max_position_embeddings = 8192;
+  model.rope_frequencies = {1.0, 0.25};
   model.bos_token_id = 1;
   model.eos_token_ids = {2, 7};
   model.eos_token = "</s>";
@@ -119,8 +121,43 @@ TEST(ManifestTest, AJsonListIsRefused) {
 
 TEST(ManifestTest, NewerSchemaNamesBothVersions) {
   EXPECT_THAT(
-      Changed([](json& root) { root["schema_version"] = 2; }),
-      StatusIs(StatusCode::kUnimplemented, AllOf(HasSubstr("schema_version 2"), HasSubstr("(1)"))));
+      Changed([](json& root) { root["schema_version"] = 3; }),
+      StatusIs(StatusCode::kUnimplemented, AllOf(HasSubstr("schema_version 3"), HasSubstr("(2)"))));
+}
+
+// What schema 2 added is worked out from what schema 1 had.
+TEST(ManifestTest, Schema1IsStillRead) {
+  const auto old = Changed([](json& root) {
+    root["schema_version"] = 1;
+    root.erase("notes");
+    for (const char* field : {"rope_frequencies", "rope_attention_factor", "local_rope_frequencies",
+                              "local_rope_attention_factor", "sliding_window"}) {
+      root["model"].erase(field);
+    }
+  });
+  ASSERT_THAT(old, IsOk());
+  ASSERT_EQ(old->model.rope_frequencies.size(), 8u);
+  EXPECT_EQ(old->model.rope_frequencies[0], 1.0);
+  // llama3 with factor 32: the longest wave is slowed down.
+  EXPECT_NEAR(old->model.rope_frequencies[7], std::pow(10000.0, -7.0 / 8) / 32, 1e-12);
+  EXPECT_EQ(old->model.sliding_window, 0);
+}
+
+TEST(ManifestTest, KeepsRopeWindowsAndNotes) {
+  const auto parsed = Changed([](json& root) {
+    root["model"]["rope_scaling"] = "longrope";
+    root["model"]["rope_frequencies"] = {1.0, 0.1};
+    root["model"]["rope_attention_factor"] = 1.25;
+    root["model"]["local_rope_frequencies"] = {0.5};
+    root["model"]["sliding_window"] = 512;
+    root["notes"] = {"a note"};
+  });
+  ASSERT_THAT(parsed, IsOk());
+  EXPECT_EQ(parsed->model.rope_frequencies, (std::vector<double>{1.0, 0.1}));
+  EXPECT_EQ(parsed->model.rope_attention_factor, 1.25);
+  EXPECT_EQ(parsed->model.local_rope_frequencies, std::vector<double>{0.5});
+  EXPECT_EQ(parsed->model.sliding_window, 512);
+  EXPECT_EQ(parsed->notes, std::vector<std::string>{"a note"});
 }
 
 TEST(ManifestTest, RefusesPathsOutOfTheBundle) {
@@ -156,7 +193,9 @@ TEST(ManifestTest, RefusesInsaneSizes) {
                                                            {"/mask_floor", 0},
                                                            {"/files/0/bytes", -1},
                                                            {"/files/0/sha256", "abc"},
-                                                           {"/model/rope_scaling", "yarn"},
+                                                           {"/model/rope_scaling", "xpos"},
+                                                           {"/model/rope_frequencies/0", -1},
+                                                           {"/model/sliding_window", -1},
                                                            {"/graphs/0/inputs/0/dtype", "int3"}};
   for (const auto& [pointer, value] : cases) {
     EXPECT_THAT(Changed([&](json& root) { root[json::json_pointer(pointer)] = value; }),

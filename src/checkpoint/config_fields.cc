@@ -65,9 +65,9 @@ constexpr std::array<ReadBy, 18> kReadBy = {{
 constexpr std::array<std::string_view, 3> kHarmlessParts = {"dropout", "pdrop", "implementation"};
 // Harmless whatever the value: they choose what is returned or how it is computed, not what.
 constexpr std::array<std::string_view, 9> kHarmless = {
-    "output_attentions",   "output_hidden_states", "num_logits_to_keep",
-    "logits_to_keep",      "pad_token_id",         "initializer_range",
-    "repetition_penalty",  "length_penalty",       "unsloth_version"};
+    "output_attentions",  "output_hidden_states", "num_logits_to_keep",
+    "logits_to_keep",     "pad_token_id",         "initializer_range",
+    "repetition_penalty", "length_penalty",       "unsloth_version"};
 // Harmless at this value alone. Phi-4-mini carries the first two; SmolLM3's files Qwen's leftover.
 struct HarmlessAt {
   std::string_view architecture, field;
@@ -79,10 +79,11 @@ constexpr std::array<ReadBy, 1> kHarmlessFor = {{{"smollm3", "max_window_layers"
 
 // What a name that has to do with the maths contains.
 constexpr std::array<std::string_view, 31> kMaths = {
-    "rope",     "rotary",   "position",  "alibi",    "yarn",   "cap",       "window",   "sliding",
-    "attn",     "attention", "scale",    "scaling",  "scalar", "multiplier", "mup",     "norm",
-    "bias",     "expert",   "moe",       "router",   "activation", "act_fn", "sparse",  "parallel",
-    "mask",     "causal",   "logit",     "residual", "qkv",    "per_layer", "interpolate"};
+    "rope",    "rotary",    "position",   "alibi",  "yarn",    "cap",    "window",
+    "sliding", "attn",      "attention",  "scale",  "scaling", "scalar", "multiplier",
+    "mup",     "norm",      "bias",       "expert", "moe",     "router", "activation",
+    "act_fn",  "sparse",    "parallel",   "mask",   "causal",  "logit",  "residual",
+    "qkv",     "per_layer", "interpolate"};
 
 bool Contains(Names names, std::string_view name) {
   return std::find(names.begin(), names.end(), name) != names.end();
@@ -119,8 +120,8 @@ bool SaysOff(const json& value) {
 Result<std::vector<std::string>> CheckConfigFields(const JsonFields& fields,
                                                    std::string_view architecture) {
   static constexpr std::array<std::string_view, 12> kOfTheFile = {
-      "architectures", "torch_dtype", "dtype",        "transformers_version",
-      "use_cache",     "auto_map",    "_name_or_path", "name_or_path",
+      "architectures", "torch_dtype", "dtype",          "transformers_version",
+      "use_cache",     "auto_map",    "_name_or_path",  "name_or_path",
       "id2label",      "label2id",    "pretraining_tp", "_attn_implementation_autoset"};
   std::vector<std::string> unknown;
   for (const auto& item : fields.object().items()) {

@@ -56,11 +56,11 @@ struct GgufArchitecture {
 };
 // Mistral's files say "llama".
 constexpr std::array<GgufArchitecture, 6> kGgufArchitectures = {{{"llama", "llama"},
-                                                                  {"qwen2", "qwen2"},
-                                                                  {"qwen3", "qwen3"},
-                                                                  {"phi3", "phi3"},
-                                                                  {"smollm3", "smollm3"},
-                                                                  {"gemma3", "gemma3_text"}}};
+                                                                 {"qwen2", "qwen2"},
+                                                                 {"qwen3", "qwen3"},
+                                                                 {"phi3", "phi3"},
+                                                                 {"smollm3", "smollm3"},
+                                                                 {"gemma3", "gemma3_text"}}};
 
 // Keys below "<architecture>." that change the maths when they have another value.
 struct Neutral {
@@ -191,9 +191,9 @@ Status ReadRope(const ArchitectureKeys& keys, ModelConfig& config) {
 }
 
 // Values of a vector of head_dim / 2 (or rotary_dim / 2) factors; empty when the tensor is absent.
-Result<std::vector<float>> ReadFactors(const GgufContents& contents, std::span<const std::byte> file,
-                                       std::string_view name, const std::string& where,
-                                       int64_t pairs) {
+Result<std::vector<float>> ReadFactors(const GgufContents& contents,
+                                       std::span<const std::byte> file, std::string_view name,
+                                       const std::string& where, int64_t pairs) {
   const GgufTensor* tensor = FindTensor(contents, name);
   if (tensor == nullptr) return std::vector<float>();
   if (tensor->shape != Shape{pairs}) {
@@ -266,9 +266,8 @@ void SetParts(ModelConfig& config) {
 Status ReadLayers(const ArchitectureKeys& keys, ModelConfig& config) {
   const bool gemma = config.architecture == "gemma3_text";
   HEXPORT_ASSIGN_OR_RETURN(config.sliding_window, keys.Int("attention.sliding_window", 0));
-  HEXPORT_ASSIGN_OR_RETURN(
-      const int64_t pattern,
-      keys.Int("attention.sliding_window_pattern", gemma ? kGemma3WindowPattern : 0));
+  HEXPORT_ASSIGN_OR_RETURN(const int64_t pattern, keys.Int("attention.sliding_window_pattern",
+                                                           gemma ? kGemma3WindowPattern : 0));
   if (config.sliding_window != 0 && !gemma && config.architecture != "phi3") {
     return Unimplemented(keys.Where("attention.sliding_window") + ": expected 0 or nothing for " +
                          config.architecture + ", got " + std::to_string(config.sliding_window));

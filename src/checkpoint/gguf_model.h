@@ -24,13 +24,12 @@ bool InterleavesQueryAndKey(std::string_view architecture);
 
 // The config from metadata, tensor names and, for llama3 and longrope scaling, the values of
 // rope_freqs.weight, rope_factors_short.weight and rope_factors_long.weight in `file` (the bytes
-// that `contents` was parsed from). config.architecture is config.json's model_type. What GGUF files
-// do not say and llama.cpp has in code is taken from there: SmolLM3 and Gemma 3 leave RoPE or the
-// window out every 4th and 6th layer, Gemma 3's sliding layers turn with base 10000, its norm weights
-// hold the 1 that its code adds. config.name is
-// general.name, may be empty. Errors: kUnimplemented (architecture, experts, per-layer sizes, RoPE
-// kinds, unknown tensors: all named), kInvalidArgument (missing, mistyped or absurd metadata),
-// kNotFound (no token_embd.weight).
+// that `contents` was parsed from). config.architecture is config.json's model_type. What GGUF
+// files do not say and llama.cpp has in code is taken from there: SmolLM3 and Gemma 3 leave RoPE or
+// the window out every 4th and 6th layer, Gemma 3's sliding layers turn with base 10000, its norm
+// weights hold the 1 that its code adds. config.name is general.name, may be empty. Errors:
+// kUnimplemented (architecture, experts, per-layer sizes, RoPE kinds, unknown tensors: all named),
+// kInvalidArgument (missing, mistyped or absurd metadata), kNotFound (no token_embd.weight).
 Result<ModelConfig> GgufModelConfig(const GgufContents& contents, std::span<const std::byte> file,
                                     const std::string& where);
 

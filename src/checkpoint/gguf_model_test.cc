@@ -101,6 +101,42 @@ TEST(GgufConfigTest, RefusesOtherMaths) {
               is_unsupported("attn_sub_norm"));
 }
 
+TEST(GgufConfigTest, Phi3FactorsNeedEachOther) {
+  const std::string factors(16, '\0');  // 4 float32
+  const auto model = [] {
+    return Model("phi3")
+        .Uint32("phi3.rope.scaling.original_context_length", 64)
+        .Float32("phi3.rope.scaling.attn_factor", 1.25f)
+        .Uint32("phi3.attention.sliding_window", 100);
+  };
+  const auto plain = Config(model());
+  ASSERT_THAT(plain, IsOk());
+  EXPECT_TRUE(plain->fused_projections);
+  EXPECT_EQ(plain->sliding_window, 100);
+  EXPECT_EQ(plain->rope.scaling.type, RopeScaling::Type::kNone);
+  EXPECT_THAT(Config(model().Tensor("rope_factors_long.weight", {4}, 0, factors)),
+              StatusIs(StatusCode::kNotFound, HasSubstr("rope_factors_short.weight")));
+}
+
+TEST(GgufConfigTest, Gemma3TakesWhatTheFileLacksFromLlamaCpp) {
+  const auto model = [] {
+    GgufBuilder builder = Model("gemma3");
+    return builder.Uint32("gemma3.attention.sliding_window", 512);
+  };
+  const auto config = Config(model());
+  ASSERT_THAT(config, IsOk());
+  EXPECT_EQ(config->architecture, "gemma3_text");
+  EXPECT_EQ(config->norm_offset, 0.0);  // the converter has added the 1
+  EXPECT_EQ(config->local_rope->rope_theta, 10000.0);
+  EXPECT_THAT(config->sliding_layers, ElementsAre(true));
+  EXPECT_THAT(Config(Model("gemma3")), StatusIs(StatusCode::kUnimplemented, HasSubstr("window")));
+}
+
+TEST(GgufConfigTest, RefusesAWindowOfOtherArchitectures) {
+  EXPECT_THAT(Config(Model().Uint32("llama.attention.sliding_window", 4096)),
+              StatusIs(StatusCode::kUnimplemented, HasSubstr("sliding_window")));
+}
+
 TEST(GgufConfigTest, RefusesAnAdapter) {
   EXPECT_THAT(Config(Model().String("general.type", "adapter")),
               StatusIs(StatusCode::kInvalidArgument, HasSubstr("adapter")));
@@ -122,6 +158,16 @@ TEST(GgufNameTest, MapsAllKnownTensors) {
   EXPECT_EQ(HfTensorName("blk.0.attn_q_norm.weight"), "model.layers.0.self_attn.q_norm.weight");
   EXPECT_EQ(HfTensorName("blk.3.ffn_norm.weight"),
             "model.layers.3.post_attention_layernorm.weight");
+}
+
+TEST(GgufNameTest, SomeNamesDependOnTheArchitecture) {
+  EXPECT_EQ(HfTensorName("blk.0.ffn_up.weight"), "model.layers.0.mlp.up_proj.weight");
+  EXPECT_EQ(HfTensorName("blk.0.ffn_up.weight", "phi3"), "model.layers.0.mlp.gate_up_proj.weight");
+  EXPECT_EQ(HfTensorName("blk.0.attn_qkv.weight", "phi3"),
+            "model.layers.0.self_attn.qkv_proj.weight");
+  EXPECT_EQ(HfTensorName("blk.0.ffn_norm.weight", "gemma3_text"),
+            "model.layers.0.pre_feedforward_layernorm.weight");
+  EXPECT_EQ(HfTensorName("blk.0.post_ffw_norm.weight"), std::nullopt);
 }
 
 TEST(GgufNameTest, KnowsNoOthers) {

@@ -89,10 +89,10 @@ Result<const Architecture*> FindArchitecture(const JsonFields& fields) {
   for (const Architecture& architecture : kArchitectures) {
     if (architecture.name == name) return &architecture;
   }
-  return Unsupported(fields, "model_type",
-                     std::string(kArchitectureNames) +
-                         (name == "gemma3" ? " (of a Gemma 3 with images, save the text part alone)"
-                                           : ""));
+  return Unsupported(
+      fields, "model_type",
+      std::string(kArchitectureNames) +
+          (name == "gemma3" ? " (of a Gemma 3 with images, save the text part alone)" : ""));
 }
 
 // What transformers would compute differently from any decoder that hexport builds.
@@ -145,7 +145,7 @@ Status ParseSizes(const JsonFields& fields, const Architecture& architecture, Mo
 }
 
 Result<HiddenAct> ParseActivation(const JsonFields& fields, std::string_view name,
-                                   std::string_view otherwise) {
+                                  std::string_view otherwise) {
   HEXPORT_ASSIGN_OR_RETURN(const std::string activation, fields.String(name, otherwise));
   if (activation == "silu" || activation == "swish") return HiddenAct::kSilu;
   if (activation == "gelu_pytorch_tanh" || activation == "gelu_new") return HiddenAct::kGeluTanh;
@@ -286,7 +286,8 @@ Status ParseLayers(const JsonFields& fields, const Architecture& architecture,
     return OkStatus();
   }
   if (!window.has_value()) {
-    return Unimplemented(fields.where() + ": layer_types: expected \"full_attention\" without a "
+    return Unimplemented(fields.where() +
+                         ": layer_types: expected \"full_attention\" without a "
                          "sliding window, got \"sliding_attention\"");
   }
   config.sliding_window = *window;
@@ -359,8 +360,7 @@ Status CheckRope(const std::string& where, const RopeParameters& rope, int64_t h
         CheckLongropeFactors(where, "short_factor", scaling.short_factor, rope.rotary_dim / 2));
     return CheckLongropeFactors(where, "long_factor", scaling.long_factor, rope.rotary_dim / 2);
   }
-  HEXPORT_RETURN_IF_ERROR(
-      CheckFloat(where, "low_freq_factor", scaling.low_freq_factor, 0.0, 1e6));
+  HEXPORT_RETURN_IF_ERROR(CheckFloat(where, "low_freq_factor", scaling.low_freq_factor, 0.0, 1e6));
   return CheckFloat(where, "high_freq_factor", scaling.high_freq_factor, scaling.low_freq_factor,
                     1e6);
 }

@@ -130,13 +130,19 @@ INSTANTIATE_TEST_SUITE_P(
         Refusal{"quantization_config", {{"bits", 4}}, StatusCode::kUnimplemented, "bits"},
         Refusal{"use_sliding_window", true, StatusCode::kUnimplemented, "true"},
         Refusal{"partial_rotary_factor", 0.5, StatusCode::kUnimplemented, "0.5"},
-        Refusal{"layer_types", {"sliding_attention", "full_attention"}, StatusCode::kUnimplemented,
+        Refusal{"layer_types",
+                {"sliding_attention", "full_attention"},
+                StatusCode::kUnimplemented,
                 "sliding"},
-        Refusal{"layer_types", {"full_attention", "chunked_attention"}, StatusCode::kUnimplemented,
+        Refusal{"layer_types",
+                {"full_attention", "chunked_attention"},
+                StatusCode::kUnimplemented,
                 "chunked"},
         Refusal{"rope_scaling", {{"type", "ntk"}}, StatusCode::kUnimplemented, "ntk"},
-        Refusal{"rope_scaling", {{"type", "default"}, {"mrope_section", {1, 2}}},
-                StatusCode::kUnimplemented, "mrope_section"},
+        Refusal{"rope_scaling",
+                {{"type", "default"}, {"mrope_section", {1, 2}}},
+                StatusCode::kUnimplemented,
+                "mrope_section"},
         Refusal{"sliding_window", 4096, StatusCode::kUnimplemented, "4096"},
         Refusal{"final_logit_softcapping", 30.0, StatusCode::kUnimplemented, "30.0"},
         Refusal{"attn_logit_softcapping", 50.0, StatusCode::kUnimplemented, "50.0"},
@@ -203,9 +209,9 @@ TEST(HfConfigTest, YarnTakesItsFieldsAndTransformersDefaults) {
   EXPECT_EQ(all->rope.scaling.beta_slow, 2);
   EXPECT_FALSE(all->rope.scaling.truncate);
   EXPECT_EQ(all->rope.scaling.attention_factor, 1.5);
-  const auto mscale = Parse(
-      With("rope_scaling",
-           {{"type", "yarn"}, {"factor", 8}, {"mscale", 0.707}, {"mscale_all_dim", 1.0}}));
+  const auto mscale =
+      Parse(With("rope_scaling",
+                 {{"type", "yarn"}, {"factor", 8}, {"mscale", 0.707}, {"mscale_all_dim", 1.0}}));
   ASSERT_THAT(mscale, IsOk());
   EXPECT_NEAR(mscale->rope.scaling.attention_factor,
               (0.1 * 0.707 * std::log(8) + 1) / (0.1 * std::log(8) + 1), 1e-12);
@@ -224,11 +230,9 @@ TEST(HfConfigTest, DynamicNtkIsNoScalingWithinTheModelsLength) {
 }
 
 TEST(HfConfigTest, TwoOriginalLengthsAreRefused) {
-  const json rope = {
-      {"type", "yarn"}, {"factor", 4.0}, {"original_max_position_embeddings", 64}};
-  EXPECT_THAT(
-      Parse(With("original_max_position_embeddings", 128, With("rope_scaling", rope))),
-      StatusIs(StatusCode::kUnimplemented, HasSubstr("original_max_position_embeddings")));
+  const json rope = {{"type", "yarn"}, {"factor", 4.0}, {"original_max_position_embeddings", 64}};
+  EXPECT_THAT(Parse(With("original_max_position_embeddings", 128, With("rope_scaling", rope))),
+              StatusIs(StatusCode::kUnimplemented, HasSubstr("original_max_position_embeddings")));
 }
 
 // ---- each architecture, in the spelling of transformers 4 and of 5
@@ -262,21 +266,23 @@ TEST(HfConfigTest, MistralsWindowIsOnUnlessNull) {
   EXPECT_EQ(window({{"sliding_window", nullptr}}), std::pair(int64_t{0}, size_t{0}));
   EXPECT_THAT(Parse(OfArchitecture("mistral", {{"sliding_window", 0}})),
               StatusIs(StatusCode::kInvalidArgument, HasSubstr("sliding_window")));
-  EXPECT_THAT(Parse(OfArchitecture("mistral", {{"layer_types", {"sliding_attention",
-                                                                "full_attention"}}})),
-              StatusIs(StatusCode::kUnimplemented, HasSubstr("layer_types")));
+  EXPECT_THAT(
+      Parse(OfArchitecture("mistral", {{"layer_types", {"sliding_attention", "full_attention"}}})),
+      StatusIs(StatusCode::kUnimplemented, HasSubstr("layer_types")));
 }
 
 TEST(HfConfigTest, QwensWindowNeedsItsSwitch) {
   for (const char* type : {"qwen2", "qwen3"}) {
-    const json on = {{"use_sliding_window", true}, {"sliding_window", 64}, {"max_window_layers", 1}};
+    const json on = {
+        {"use_sliding_window", true}, {"sliding_window", 64}, {"max_window_layers", 1}};
     const auto windowed = Parse(OfArchitecture(type, on));
     ASSERT_THAT(windowed, IsOk());
     EXPECT_EQ(windowed->sliding_window, 64);
     EXPECT_THAT(windowed->sliding_layers, ElementsAre(false, true));
     EXPECT_TRUE(windowed->WindowIsShorterThan(65));
     EXPECT_FALSE(windowed->WindowIsShorterThan(64));
-    const auto off = Parse(OfArchitecture(type, {{"sliding_window", 64}, {"max_window_layers", 0}}));
+    const auto off =
+        Parse(OfArchitecture(type, {{"sliding_window", 64}, {"max_window_layers", 0}}));
     ASSERT_THAT(off, IsOk());
     EXPECT_EQ(off->sliding_window, 0);
     EXPECT_TRUE(off->sliding_layers.empty());
@@ -349,9 +355,13 @@ TEST(HfConfigTest, SmolLm3LeavesRopeOutOfSomeLayers) {
 }
 
 TEST(HfConfigTest, Gemma3InBothSpellings) {
-  const json common = {{"num_hidden_layers", 3}, {"head_dim", 16}, {"sliding_window", 32},
-                       {"query_pre_attn_scalar", 24}, {"cache_implementation", "hybrid"},
-                       {"attn_logit_softcapping", nullptr}, {"final_logit_softcapping", nullptr},
+  const json common = {{"num_hidden_layers", 3},
+                       {"head_dim", 16},
+                       {"sliding_window", 32},
+                       {"query_pre_attn_scalar", 24},
+                       {"cache_implementation", "hybrid"},
+                       {"attn_logit_softcapping", nullptr},
+                       {"final_logit_softcapping", nullptr},
                        {"hidden_activation", "gelu_pytorch_tanh"}};
   json old_file = common, new_file = common;
   old_file["rope_theta"] = 500000.0;
@@ -384,8 +394,7 @@ TEST(HfConfigTest, Gemma3InBothSpellings) {
   const auto defaults = Parse(OfArchitecture("gemma3_text", {{"num_hidden_layers", 7}}));
   ASSERT_THAT(defaults, IsOk());
   EXPECT_EQ(defaults->head_dim, 256);
-  EXPECT_THAT(defaults->sliding_layers,
-              ElementsAre(true, true, true, true, true, false, true));
+  EXPECT_THAT(defaults->sliding_layers, ElementsAre(true, true, true, true, true, false, true));
   for (const char* cap : {"attn_logit_softcapping", "final_logit_softcapping"}) {
     EXPECT_THAT(Parse(OfArchitecture("gemma3_text", {{cap, 30.0}})),
                 StatusIs(StatusCode::kUnimplemented, HasSubstr(cap)));
@@ -393,8 +402,9 @@ TEST(HfConfigTest, Gemma3InBothSpellings) {
 }
 
 TEST(HfConfigTest, FieldsThatChangeNothingAreTaken) {
-  const auto config = Parse(With("unsloth_fixed", true, With("attention_dropout", 0.1,
-                            With("pretraining_tp", 2, With("some_new_norm", nullptr)))));
+  const auto config = Parse(With(
+      "unsloth_fixed", true,
+      With("attention_dropout", 0.1, With("pretraining_tp", 2, With("some_new_norm", nullptr)))));
   ASSERT_THAT(config, IsOk());
   EXPECT_THAT(config->unknown_fields, ElementsAre("unsloth_fixed"));
 }

@@ -12,8 +12,8 @@ namespace {
 using nlohmann::json;
 using Type = RopeScaling::Type;
 
-// Every key that some rope type has; a type does not look at another's. "finetuned" is a remark of old
-// YaRN files.
+// Every key that some rope type has; a type does not look at another's. "finetuned" is a remark of
+// old YaRN files.
 constexpr std::array<std::string_view, 18> kRopeKeys = {"type",
                                                         "rope_type",
                                                         "rope_theta",
@@ -104,8 +104,8 @@ class RopeParser {
     return type == "yarn" ? ParseYarn(rope, scaling) : ParseLongrope(rope, scaling);
   }
 
-  // The length of pretraining. Outside Phi-3 transformers looks into the object alone; a field beside
-  // it that says something else is a sign of a file that was meant otherwise.
+  // The length of pretraining. Outside Phi-3 transformers looks into the object alone; a field
+  // beside it that says something else is a sign of a file that was meant otherwise.
   Result<int64_t> OriginalLength(const JsonFields& rope) const {
     static constexpr std::string_view kName = "original_max_position_embeddings";
     if (defaults_.original_max_position_embeddings > 0)
@@ -132,9 +132,8 @@ class RopeParser {
   // The factor, or how much longer max_position_embeddings is than the original.
   Result<double> Stretch(const JsonFields& rope, const RopeScaling& scaling) const {
     if (scaling.original_max_position_embeddings < 1) return 1.0;  // ValidateConfig names it
-    return rope.Number("factor",
-                       static_cast<double>(config_.max_position_embeddings) /
-                           static_cast<double>(scaling.original_max_position_embeddings));
+    return rope.Number("factor", static_cast<double>(config_.max_position_embeddings) /
+                                     static_cast<double>(scaling.original_max_position_embeddings));
   }
 
   Status ParseYarn(const JsonFields& rope, RopeScaling& scaling) const {
@@ -203,8 +202,8 @@ bool IsByLayerType(const json& object) {
                      [](const json& value) { return value.is_object(); });
 }
 
-// Gemma 3: rope_scaling is the full layers' alone; transformers 5 nests by layer type. Splits `rope`
-// into the parameters of full and of sliding layers.
+// Gemma 3: rope_scaling is the full layers' alone; transformers 5 nests by layer type. Splits
+// `rope` into the parameters of full and of sliding layers.
 Status SplitByLayerType(const json& rope, const std::string& where, json& full, json& sliding) {
   for (const auto& item : rope.items()) {
     if (item.value().is_null()) continue;

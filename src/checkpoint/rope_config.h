@@ -21,9 +21,9 @@ struct RopeDefaults {
 // Fills config.rope and, where sliding layers have their own, config.local_rope. head_dim,
 // max_position_embeddings and sliding_layers must be set. Reads rope_theta, rope_scaling (`type` or
 // `rope_type`), rope_parameters (flat, or by layer type), rope_local_base_freq,
-// partial_rotary_factor and original_max_position_embeddings. Type "dynamic" (NTK) is no scaling: it
-// changes nothing up to max_position_embeddings, and no graph is longer.
-// Errors: kInvalidArgument (missing or mistyped field, named), kUnimplemented (an unknown rope type or
+// partial_rotary_factor and original_max_position_embeddings. Type "dynamic" (NTK) is no scaling:
+// it changes nothing up to max_position_embeddings, and no graph is longer. Errors:
+// kInvalidArgument (missing or mistyped field, named), kUnimplemented (an unknown rope type or
 // field of it, two spellings that differ).
 Status ParseRope(const JsonFields& fields, const RopeDefaults& defaults, ModelConfig& config);
 

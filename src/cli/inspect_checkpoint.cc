@@ -84,7 +84,7 @@ ordered_json CheckpointJson(const ModelConfig& config, const Summary& summary) {
           {"head_dim", config.head_dim},
           {"vocab_size", config.vocab_size},
           {"max_position_embeddings", config.max_position_embeddings},
-          {"rope_theta", config.rope_theta},
+          {"rope_theta", config.rope.rope_theta},
           {"rms_norm_eps", config.rms_norm_eps},
           {"tie_word_embeddings", config.tie_word_embeddings},
           {"eos_token_ids", config.eos_token_ids},

@@ -110,10 +110,9 @@ Status WriteQdqGraphs(BuildContext& context, const quant::RangeMap& ranges,
 
 Status WriteCpuGraph(BuildContext& context, const quant::WeightStore& store) {
   HEXPORT_RETURN_IF_ERROR(EmptyFolder(context.bundle() / "cpu"));
-  HEXPORT_ASSIGN_OR_RETURN(decoder::DecoderGraph decoder,
-                           decoder::BuildDecoder(
-                               context.weights(),
-                               {.context_length = context.options.context_length}));
+  HEXPORT_ASSIGN_OR_RETURN(
+      decoder::DecoderGraph decoder,
+      decoder::BuildDecoder(context.weights(), {.context_length = context.options.context_length}));
   HEXPORT_ASSIGN_OR_RETURN(graph::Graph graph, quant::BuildCpu(decoder, store));
   graph.name = "decoder_cpu";
   graph::OnnxWriteOptions write;
@@ -200,10 +199,9 @@ Status RunStage(BuildContext& context, const std::string& name, const std::strin
 }
 
 Status CalibrateStage(BuildContext& context, StageReport& report) {
-  HEXPORT_ASSIGN_OR_RETURN(
-      quant::Calibration calibration,
-      quant::Calibrate(context.weights(), context.calibration.samples, context.progress,
-                       context.options.context_length));
+  HEXPORT_ASSIGN_OR_RETURN(quant::Calibration calibration,
+                           quant::Calibrate(context.weights(), context.calibration.samples,
+                                            context.progress, context.options.context_length));
   report.notes.push_back(std::to_string(calibration.samples) + " samples, " +
                          std::to_string(calibration.tokens) + " tokens from " +
                          context.calibration.source);
@@ -220,15 +218,15 @@ Status QuantizeStage(BuildContext& context, StageReport& report) {
                          "; lm_head int8; embedding 16 bit" +
                          (context.rotated != nullptr ? "; residual stream rotated" : ""));
   if (context.options.rotate_residual && context.rotated == nullptr) {
-    report.notes.push_back("residual stream not rotated: " + context.checkpoint->config().architecture +
-                           " norms what joins it, so the rotation cannot be folded in");
+    report.notes.push_back(
+        "residual stream not rotated: " + context.checkpoint->config().architecture +
+        " norms what joins it, so the rotation cannot be folded in");
     context.progress.Note(report.notes.back());
   }
   if (context.options.gptq) {
-    return quant::QuantizeWeightsGptq(context.weights(), decoder, context.options.weights,
-                                      context.calibration.samples,
-                                      context.work / "weights.safetensors", context.progress,
-                                      context.options.context_length);
+    return quant::QuantizeWeightsGptq(
+        context.weights(), decoder, context.options.weights, context.calibration.samples,
+        context.work / "weights.safetensors", context.progress, context.options.context_length);
   }
   return quant::QuantizeWeights(context.weights(), decoder, context.options.weights,
                                 context.work / "weights.safetensors", context.progress);

@@ -63,8 +63,8 @@ void Builder::SplitLast(const std::string& input, const std::vector<std::string>
   node.inputs = {input};
   node.outputs = parts;
   node.attributes["axis"] = int64_t{-1};
-  const bool equal = std::all_of(sizes.begin(), sizes.end(),
-                                 [&](int64_t size) { return size == sizes.front(); });
+  const bool equal =
+      std::all_of(sizes.begin(), sizes.end(), [&](int64_t size) { return size == sizes.front(); });
   if (equal) {
     node.attributes["num_outputs"] = static_cast<int64_t>(sizes.size());
   } else {
@@ -121,7 +121,7 @@ std::string Builder::Vector(const std::string& name, const std::string& tensor, 
 
 std::string Builder::Norm(const std::string& input, const std::string& output,
                           const std::string& tensor, const Dims& dims, double scale) {
-  const std::string weight = 
+  const std::string weight =
       Vector(output + ".weight", tensor, dims.back().size, scale, config_.norm_offset);
   // One native op: decomposed, the range of x^2 ruins 16-bit activations.
   return Emit("RMSNormalization", {input, weight}, output, dims,
@@ -131,8 +131,7 @@ std::string Builder::Norm(const std::string& input, const std::string& output,
 std::string Builder::Linear(const std::string& input, const std::string& output,
                             const LinearWeight& weight, bool bias, const Dim& rows,
                             int64_t tensor_rows) {
-  Expect(weight.tensor,
-         {tensor_rows > 0 ? tensor_rows : weight.out_features, weight.in_features});
+  Expect(weight.tensor, {tensor_rows > 0 ? tensor_rows : weight.out_features, weight.in_features});
   result_.graph.initializers.push_back(
       {weight.name,
        DType::kFloat32,
@@ -156,13 +155,26 @@ void Builder::Embedding(const std::string& output, const Dim& rows, const std::s
   const Shape shape = {config_.vocab_size, config_.hidden_size};
   Expect(tensor, shape);
   result_.embedding = "embed_tokens.weight";
-  result_.graph.initializers.push_back(
-      {result_.embedding, DType::kFloat32, shape,
-       [checkpoint = &checkpoint_](std::span<std::byte> out) {
-         return ReadEmbedding(*checkpoint, 0, AsFloats(out));
-       }});
+  result_.graph.initializers.push_back({result_.embedding, DType::kFloat32, shape,
+                                        [checkpoint = &checkpoint_](std::span<std::byte> out) {
+                                          return ReadEmbedding(*checkpoint, 0, AsFloats(out));
+                                        }});
   Emit("Gather", {result_.embedding, "input_ids"}, output, {1, rows, config_.hidden_size},
        {{"axis", int64_t{0}}}, full_name);
+}
+
+void Builder::TiedHead(const std::string& input, const std::string& output, const Dim& rows) {
+  std::string x = input;
+  if (config_.embedding_scale != 1.0) {  // the table holds scaled rows
+    const std::string factor = output + ".unscale";
+    result_.graph.initializers.push_back(graph::MakeConstant<float>(
+        factor, DType::kFloat32, {}, {static_cast<float>(1.0 / config_.embedding_scale)}));
+    x = Emit("Mul", {input, factor}, output + ".input", {1, rows, config_.hidden_size});
+  }
+  const std::string turned =
+      Emit("Transpose", {result_.embedding}, output + ".embedding",
+           {config_.hidden_size, config_.vocab_size}, {{"perm", std::vector<int64_t>{1, 0}}});
+  Emit("MatMul", {x, turned}, output, {1, rows, config_.vocab_size});
 }
 
 Result<DecoderGraph> Builder::Finish(std::string name) {

@@ -40,17 +40,21 @@ class Builder {
   // ONNX form.
   std::string Reshape(const std::string& input, const std::string& output, const Dims& dims,
                       const std::string& shape_name, const std::vector<int64_t>& target);
-  // A vector (norm weight or bias) of the checkpoint as initializer `name`: (value + offset) * scale.
+  // A vector (norm weight or bias) of the checkpoint as initializer `name`: (value + offset) *
+  // scale.
   std::string Vector(const std::string& name, const std::string& tensor, int64_t size, double scale,
                      double offset);
   std::string Norm(const std::string& input, const std::string& output, const std::string& tensor,
                    const Dims& dims, double scale = 1.0);
   // x [1,AR,in] -> [1,AR,out]: MatMul, and Add when `bias`. The result's name is `output` or the
-  // bias Add's. `tensor_rows`: of the whole checkpoint tensor, where it holds more than this linear.
+  // bias Add's. `tensor_rows`: of the whole checkpoint tensor, where it holds more than this
+  // linear.
   std::string Linear(const std::string& input, const std::string& output,
                      const LinearWeight& weight, bool bias, const Dim& rows,
                      int64_t tensor_rows = 0);
   void Embedding(const std::string& output, const Dim& rows, const std::string& full_name);
+  // x [1,AR,hidden_size] times the embedding, transposed, without a second copy of its bytes.
+  void TiedHead(const std::string& input, const std::string& output, const Dim& rows);
   // The graph, checked, or the first failure. Nothing may be called after it.
   Result<DecoderGraph> Finish(std::string name);
 

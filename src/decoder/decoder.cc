@@ -94,10 +94,10 @@ class LayerBuilder {
     if (c_.branch_norms) branch = LayerNorm(layer, "post_attention_layernorm", branch);
     const std::string attended =
         b_.Emit("Add", {input, branch}, Layer(layer) + "attn_residual", Hidden());
-    branch = Mlp(layer, LayerNorm(layer,
-                                  c_.branch_norms ? "pre_feedforward_layernorm"
-                                                  : "post_attention_layernorm",
-                                  attended));
+    branch = Mlp(
+        layer,
+        LayerNorm(layer, c_.branch_norms ? "pre_feedforward_layernorm" : "post_attention_layernorm",
+                  attended));
     if (c_.branch_norms) branch = LayerNorm(layer, "post_feedforward_layernorm", branch);
     b_.Emit("Add", {attended, branch}, output, Hidden(), {}, full_name);
   }
@@ -137,16 +137,15 @@ class LayerBuilder {
     return b_.Linear(input, name, weight, bias, ar_);
   }
 
-  // A linear of hidden_size inputs, which fused checkpoints keep in rows [first_row, first_row + out)
-  // of `fused` ([fused_rows, hidden_size]).
+  // A linear of hidden_size inputs, which fused checkpoints keep in rows [first_row, first_row +
+  // out) of `fused` ([fused_rows, hidden_size]).
   struct Fused {
     const char* part;
     int64_t first_row, rows;
   };
   std::string Projection(int64_t layer, const std::string& part, const Fused& fused,
                          const std::string& input, int64_t out, bool bias, double scale = 1.0) {
-    if (!c_.fused_projections)
-      return Linear(layer, part, input, c_.hidden_size, out, bias, scale);
+    if (!c_.fused_projections) return Linear(layer, part, input, c_.hidden_size, out, bias, scale);
     const std::string name = Layer(layer) + part;
     LinearWeight weight;
     weight.name = name + ".weight";
@@ -162,7 +161,10 @@ class LayerBuilder {
     const int64_t d = c_.head_dim, query = c_.num_attention_heads * d,
                   key = c_.num_key_value_heads * d;
     const Fused fused{"self_attn.qkv_proj",
-                      which == 'q' ? 0 : which == 'k' ? query : query + key, query + 2 * key};
+                      which == 'q'   ? 0
+                      : which == 'k' ? query
+                                     : query + key,
+                      query + 2 * key};
     return Projection(layer, std::string("self_attn.") + which + "_proj", fused, input,
                       which == 'q' ? query : key, c_.attention_bias, scale);
   }
@@ -176,7 +178,8 @@ class LayerBuilder {
                    {{"perm", std::vector<int64_t>{0, 2, 1, 3}}});
   }
 
-  // Split halves: (x0*cos - x1*sin, x1*cos + x0*sin); elements past rotary_dim stay. arXiv:2104.09864.
+  // Split halves: (x0*cos - x1*sin, x1*cos + x0*sin); elements past rotary_dim stay.
+  // arXiv:2104.09864.
   std::string Rope(int64_t layer, const std::string& input, const std::string& prefix,
                    int64_t heads) {
     const int64_t rotary = RopeOf(layer).rotary_dim, rest = c_.head_dim - rotary;
@@ -282,8 +285,8 @@ class LayerBuilder {
     const std::string gate = projection("mlp.gate_proj", 0);
     std::string active;
     if (c_.hidden_act == HiddenAct::kGeluTanh) {
-      active = b_.Emit("Gelu", {gate}, prefix + "gelu", dims,
-                       {{"approximate", std::string("tanh")}});
+      active =
+          b_.Emit("Gelu", {gate}, prefix + "gelu", dims, {{"approximate", std::string("tanh")}});
     } else {
       const std::string sigmoid = b_.Emit("Sigmoid", {gate}, prefix + "gate_sigmoid", dims);
       active = b_.Emit("Mul", {gate, sigmoid}, prefix + "silu", dims);
@@ -302,10 +305,14 @@ class LayerBuilder {
 
 // Final norm and lm_head; a tied model's head is the embedding, transposed.
 void AddHead(Builder& builder, const Checkpoint& checkpoint, const std::string& input,
-             const LayerBuilder& layers) {
+             const LayerBuilder& layers, bool share_embedding) {
   const ModelConfig& config = builder.config();
   const bool own = !config.tie_word_embeddings && checkpoint.Find("lm_head.weight") != nullptr;
   const std::string normed = builder.Norm(input, "norm", "model.norm.weight", layers.Hidden());
+  if (share_embedding && !own) {
+    builder.TiedHead(normed, "logits", layers.ar());
+    return;
+  }
   LinearWeight weight{"lm_head.weight",
                       own ? "lm_head.weight" : "model.embed_tokens.weight",
                       config.hidden_size,
@@ -350,7 +357,10 @@ Result<DecoderGraph> BuildDecoder(const Checkpoint& checkpoint, const DecoderOpt
   for (int64_t layer = first; layer < last; ++layer) {
     layers.Add(layer, residual(layer), residual(layer + 1), ResidualName(config, layer + 1));
   }
-  if (options.head) AddHead(builder, checkpoint, residual(last), layers);
+  if (options.head) {
+    AddHead(builder, checkpoint, residual(last), layers,
+            options.share_tied_embedding && options.embedding);
+  }
 
   builder.Output(options.head ? "logits" : "hidden_out");
   for (int64_t layer = first; layer < last; ++layer) layers.CacheOutputs(layer);

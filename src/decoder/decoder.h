@@ -29,8 +29,11 @@ struct DecoderOptions {
   // Longest text of a dynamic graph; static ones have cl. Where no layer's window is shorter, the
   // graph needs no second mask. 0: unknown.
   int64_t context_length = 0;
-  bool embedding = true;    // only with first_layer 0
-  bool head = true;         // only with last_layer == num_hidden_layers
+  // A tied head reads the embedding's own initializer, so that a float file holds its bytes once.
+  // Only with embedding and head; the head is then no entry of `linears`, and cannot be quantized.
+  bool share_tied_embedding = false;
+  bool embedding = true;  // only with first_layer 0
+  bool head = true;       // only with last_layer == num_hidden_layers
 };
 
 // The kind of each weight, so that later passes need not parse names.
@@ -89,13 +92,14 @@ Result<DecoderGraph> BuildDecoder(const Checkpoint& checkpoint, const DecoderOpt
 // `out`).
 Status ReadLinear(const Checkpoint& checkpoint, const LinearWeight& linear, std::span<float> out);
 
-// Rows [first_row, first_row + out.size() / hidden_size) of the embedding as the graph looks them up:
-// embedding_scale applied. Errors: Checkpoint::ReadRows'.
+// Rows [first_row, first_row + out.size() / hidden_size) of the embedding as the graph looks them
+// up: embedding_scale applied. Errors: Checkpoint::ReadRows'.
 Status ReadEmbedding(const Checkpoint& checkpoint, int64_t first_row, std::span<float> out);
 
-// What a call of a graph needs beside the residual or the tokens, for hosts that call it: the values
-// of those inputs above that `input` names, for `count` tokens after `past`. [ar, cl] for a mask, else
-// [ar, rotary_dim / 2]. `context_length` as in InverseFrequencies. nullopt for another name.
+// What a call of a graph needs beside the residual or the tokens, for hosts that call it: the
+// values of those inputs above that `input` names, for `count` tokens after `past`. [ar, cl] for a
+// mask, else [ar, rotary_dim / 2]. `context_length` as in InverseFrequencies. nullopt for another
+// name.
 struct StepInputs {
   const ModelConfig& config;
   int64_t ar = 0, cl = 0, past = 0, count = 0, context_length = 0;

@@ -210,6 +210,75 @@ TEST(BuildDecoderTest, EveryLinearIsAMatMulOfItsInitializer) {
   }
 }
 
+std::vector<std::string> StepInputsOf(const Checkpoint& checkpoint, const DecoderOptions& options) {
+  std::vector<std::string> names;
+  for (const graph::ValueInfo& input : Build(checkpoint, options).graph.inputs) {
+    if (input.name != "input_ids" && !input.name.starts_with("past_")) names.push_back(input.name);
+  }
+  return names;
+}
+
+TEST(BuildDecoderTest, ASecondMaskOnlyWhereAWindowIsShorterThanTheContext) {
+  FakeCheckpoint checkpoint;
+  checkpoint.mutable_config().sliding_window = 5;
+  checkpoint.mutable_config().sliding_layers = {false, true};
+  EXPECT_THAT(StepInputsOf(checkpoint, Static(1, 5)),
+              ElementsAre("attention_mask", "position_ids_cos", "position_ids_sin"));
+  EXPECT_THAT(StepInputsOf(checkpoint, Static(1, 6)),
+              ElementsAre("attention_mask", "sliding_attention_mask", "position_ids_cos",
+                          "position_ids_sin"));
+  DecoderOptions dynamic;
+  EXPECT_EQ(StepInputsOf(checkpoint, dynamic).size(), 4u);  // the context is not known
+  dynamic.context_length = 5;
+  EXPECT_EQ(StepInputsOf(checkpoint, dynamic).size(), 3u);
+  checkpoint.mutable_config().sliding_layers = {true, true};
+  EXPECT_THAT(StepInputsOf(checkpoint, Static(1, 6)),
+              ElementsAre("sliding_attention_mask", "position_ids_cos", "position_ids_sin"));
+}
+
+TEST(BuildDecoderTest, ASecondRopeIsTheSlidingLayers) {
+  FakeCheckpoint checkpoint;
+  ModelConfig& config = checkpoint.mutable_config();
+  config.sliding_window = 64;
+  config.sliding_layers = {true, false};
+  config.local_rope = RopeParameters{100.0, 4, {}};
+  const DecoderGraph decoder = Build(checkpoint, Static(1, 8));
+  for (const graph::Node& node : decoder.graph.nodes) {
+    if (node.op_type != "Mul" || !node.name.ends_with("_cos")) continue;
+    EXPECT_EQ(node.inputs[1],
+              node.name.starts_with("layers.0.") ? "local_position_ids_cos" : "position_ids_cos")
+        << node.name;
+  }
+}
+
+TEST(BuildDecoderTest, LayersWithoutRopeReadNoTable) {
+  FakeCheckpoint checkpoint;
+  checkpoint.mutable_config().no_rope_layers = {true, true};
+  EXPECT_THAT(StepInputsOf(checkpoint, Static(1, 8)), ElementsAre("attention_mask"));
+}
+
+TEST(BuildDecoderTest, FusedProjectionsAreRowsOfOneTensor) {
+  FakeCheckpoint checkpoint;
+  ModelConfig& config = checkpoint.mutable_config();
+  config.fused_projections = true;
+  config.attention_bias = false;
+  for (const char* layer : {"model.layers.0.", "model.layers.1."}) {
+    checkpoint.Add(std::string(layer) + "self_attn.qkv_proj.weight", {32, 8});
+    checkpoint.Add(std::string(layer) + "mlp.gate_up_proj.weight", {24, 8});
+  }
+  const DecoderGraph decoder = Build(checkpoint, {});
+  std::map<std::string, std::pair<std::string, int64_t>> rows;
+  for (const LinearWeight& linear : decoder.linears)
+    rows[linear.name] = {linear.tensor, linear.first_row};
+  const std::string qkv = "model.layers.1.self_attn.qkv_proj.weight";
+  EXPECT_EQ(rows["layers.1.self_attn.q_proj.weight"], std::pair(qkv, int64_t{0}));
+  EXPECT_EQ(rows["layers.1.self_attn.k_proj.weight"], std::pair(qkv, int64_t{16}));
+  EXPECT_EQ(rows["layers.1.self_attn.v_proj.weight"], std::pair(qkv, int64_t{24}));
+  EXPECT_EQ(rows["layers.1.mlp.up_proj.weight"].second, 12);
+  // Element i is i: [in 0, out 0] of v is row 24, column 0.
+  EXPECT_EQ(ValuesOf(decoder.graph, "layers.1.self_attn.v_proj.weight")[0], 24.0f * 8);
+}
+
 TEST(BuildDecoderTest, RefusesContextNotLongerThanTheChunk) {
   const FakeCheckpoint checkpoint;
   EXPECT_THAT(BuildDecoder(checkpoint, Static(4, 4)),
@@ -258,6 +327,14 @@ TEST(ReadLinearTest, TransposesAcrossBlocksOfRows) {
           << in << ", " << out;
     }
   }
+}
+
+TEST(ReadEmbeddingTest, RowsAreScaled) {
+  FakeCheckpoint checkpoint;
+  checkpoint.mutable_config().embedding_scale = 0.5;
+  std::vector<float> row(8);
+  ASSERT_THAT(ReadEmbedding(checkpoint, 2, row), IsOk());
+  EXPECT_EQ(row[3], 0.5f * 19);  // element i is i
 }
 
 TEST(ReadLinearTest, RefusesAWrongSize) {

@@ -25,8 +25,9 @@ Status ReadLinear(const Checkpoint& checkpoint, const LinearWeight& linear, std:
   if (block == nullptr) return ResourceExhausted(linear.name + ": no memory for a block of rows");
   for (int64_t first = 0; first < features; first += rows_at_once) {
     const int64_t rows = std::min(rows_at_once, features - first);
-    HEXPORT_RETURN_IF_ERROR(checkpoint.ReadRows(
-        linear.tensor, linear.first_row + first, std::span(block.get(), static_cast<size_t>(rows * in))));
+    HEXPORT_RETURN_IF_ERROR(
+        checkpoint.ReadRows(linear.tensor, linear.first_row + first,
+                            std::span(block.get(), static_cast<size_t>(rows * in))));
     for (int64_t k = 0; k < in; ++k) {
       float* column = out.data() + k * features + first;
       for (int64_t r = 0; r < rows; ++r) {

@@ -116,8 +116,7 @@ Result<Calibration> Calibrate(const Checkpoint& checkpoint, const std::vector<To
       {.every_activation = true, .context_length = context_length, .stage = "calibrate"}, visit,
       progress));
   HEXPORT_ASSIGN_OR_RETURN(const decoder::DecoderGraph whole,
-                           decoder::BuildDecoder(
-                               checkpoint, {.context_length = context_length}));
+                           decoder::BuildDecoder(checkpoint, {.context_length = context_length}));
   CompleteRanges(whole, checkpoint.config(), out.ranges);
   out.samples = static_cast<int64_t>(samples.size());
   for (const TokenIds& sample : samples) out.tokens += static_cast<int64_t>(sample.size());
@@ -141,11 +140,10 @@ Result<std::vector<std::vector<float>>> FloatLogits(const Checkpoint& checkpoint
     }
     return OkStatus();
   };
-  HEXPORT_RETURN_IF_ERROR(WalkDecoder(checkpoint, samples,
-                                      {.every_activation = false,
-                                       .context_length = context_length,
-                                       .stage = "float reference"},
-                                      visit, progress));
+  HEXPORT_RETURN_IF_ERROR(WalkDecoder(
+      checkpoint, samples,
+      {.every_activation = false, .context_length = context_length, .stage = "float reference"},
+      visit, progress));
   return logits;
 }
 

@@ -145,12 +145,12 @@ class Walk {
     for (size_t s = 0; s < samples_.size(); ++s) {
       std::vector<float>& hidden = hidden_.emplace_back(samples_[s].size() * width);
       for (size_t t = 0; t < samples_[s].size(); ++t) {
-        HEXPORT_RETURN_IF_ERROR(
-            decoder::ReadEmbedding(checkpoint_, samples_[s][t],
-                                   std::span<float>(hidden).subspan(t * width, width)));
+        HEXPORT_RETURN_IF_ERROR(decoder::ReadEmbedding(
+            checkpoint_, samples_[s][t], std::span<float>(hidden).subspan(t * width, width)));
       }
       if (options_.every_activation) {
-        HEXPORT_RETURN_IF_ERROR(visit_({s, name, hidden, config_.hidden_size, Scores::kNone, 0, 0}));
+        HEXPORT_RETURN_IF_ERROR(
+            visit_({s, name, hidden, config_.hidden_size, Scores::kNone, 0, 0}));
       }
     }
     return OkStatus();

@@ -33,8 +33,8 @@ Place PlaceOf(const std::string& name) {
   for (const char* tail : {".input_layernorm.weight", ".post_attention_layernorm.weight"}) {
     if (EndsWith(name, tail)) return {Role::kGain, {}};
   }
-  for (const char* linear : {".self_attn.q_proj", ".self_attn.k_proj", ".self_attn.v_proj",
-                             ".self_attn.qkv_proj"}) {
+  for (const char* linear :
+       {".self_attn.q_proj", ".self_attn.k_proj", ".self_attn.v_proj", ".self_attn.qkv_proj"}) {
     const std::string tail = std::string(linear) + ".weight";
     if (EndsWith(name, tail)) {
       return {Role::kReader, name.substr(0, name.size() - tail.size()) + ".input_layernorm.weight"};

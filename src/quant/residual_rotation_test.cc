@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "base/status_matchers.h"
+#include "quant/calibrate.h"
 
 namespace hexport::quant {
 namespace {
@@ -86,6 +87,33 @@ TEST(RotateResidual, ReadersUndoWhatWritersDo) {
       EXPECT_NEAR(got, expected, 1e-5);
     }
   }
+}
+
+// The rotated model computes the same, also where q, k, v and gate, up are rows of one tensor, and
+// a window and layers without RoPE change nothing about the residual stream.
+class RotatedModel : public ::testing::TestWithParam<const char*> {};
+
+TEST_P(RotatedModel, ComputesTheSame) {
+  const auto base = Checkpoint::Open(std::string(HEXPORT_TEST_DATA) + "/tiny/" + GetParam());
+  ASSERT_THAT(base, IsOk());
+  ASSERT_TRUE(CanRotateResidual((*base)->config()));
+  const auto rotated = RotateResidual(**base, 5);
+  const std::vector<TokenIds> samples = {{3, 17, 42, 8, 60, 1, 25, 33}};
+  const auto expected = FloatLogits(**base, samples, NullProgress());
+  const auto got = FloatLogits(*rotated, samples, NullProgress());
+  ASSERT_THAT(expected, IsOk());
+  ASSERT_THAT(got, IsOk());
+  for (size_t i = 0; i < (*expected)[0].size(); ++i)
+    ASSERT_NEAR((*got)[0][i], (*expected)[0][i], 2e-4) << i;
+}
+
+INSTANTIATE_TEST_SUITE_P(Architectures, RotatedModel,
+                         ::testing::Values("llama", "mistral", "phi3", "smollm3"));
+
+TEST(RotateResidual, NormsOfBranchesStandInItsWay) {
+  const auto gemma = Checkpoint::Open(std::string(HEXPORT_TEST_DATA) + "/tiny/gemma3_text");
+  ASSERT_THAT(gemma, IsOk());
+  EXPECT_FALSE(CanRotateResidual((*gemma)->config()));
 }
 
 }  // namespace

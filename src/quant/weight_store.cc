@@ -98,7 +98,8 @@ Status WriteEmbedding(const Checkpoint& checkpoint, SafetensorsWriter& writer) {
       }));
   HEXPORT_RETURN_IF_ERROR(AppendVector(writer, codes));
   // The table is stored as it is; what rows are multiplied by goes into their scale.
-  const auto scale = static_cast<float>(static_cast<double>(encoding.scale) * config.embedding_scale);
+  const auto scale =
+      static_cast<float>(static_cast<double>(encoding.scale) * config.embedding_scale);
   HEXPORT_RETURN_IF_ERROR(AppendVector(writer, std::vector<float>{scale}));
   return AppendVector(writer, std::vector<int32_t>{encoding.zero_point});
 }

@@ -132,9 +132,8 @@ Result<std::unique_ptr<GraphRunner>> GraphRunner::CreateFloat(
   entry.inputs = ExpectedInputs(facts, ar);
   for (IoEncoding& step : PossibleStepInputs(facts, ar)) {
     const std::vector<ort::IoInfo>& inputs = session->inputs();
-    const bool has = std::any_of(inputs.begin(), inputs.end(), [&](const ort::IoInfo& io) {
-      return io.name == step.name;
-    });
+    const bool has = std::any_of(inputs.begin(), inputs.end(),
+                                 [&](const ort::IoInfo& io) { return io.name == step.name; });
     if (has) entry.inputs.push_back(std::move(step));
   }
   entry.outputs = ExpectedOutputs(facts, ar);
@@ -182,16 +181,15 @@ Status GraphRunner::TakeStepInputs(const bundle::GraphEntry& entry) {
     }
     wanted.push_back(*found);
   }
-  const bool has_mask =
-      std::any_of(wanted.begin(), wanted.end(),
-                  [](const IoEncoding& io) { return io.name.ends_with("attention_mask"); });
+  const bool has_mask = std::any_of(wanted.begin(), wanted.end(), [](const IoEncoding& io) {
+    return io.name.ends_with("attention_mask");
+  });
   if (!has_mask)
     return FailedPrecondition(entry.name + ": expected a tensor attention_mask, got none");
   HEXPORT_RETURN_IF_ERROR(Describe(entry.name, entry.inputs, wanted));
   for (const IoEncoding& io : wanted) {
     if (io.dtype == "uint8") {
-      return Unimplemented(entry.name + ": " + io.name +
-                           ": expected uint16 or float32, got uint8");
+      return Unimplemented(entry.name + ": " + io.name + ": expected uint16 or float32, got uint8");
     }
     steps_.push_back({io, {}, {}});
   }

@@ -26,10 +26,10 @@ struct RunnerFacts {
 // Not thread-safe.
 class GraphRunner {
  public:
-  // A graph with static shapes. `entry` gives names, shapes and encodings; `session` is its model. The
-  // graph has those of the masks and position tables (docs/architecture.md) that its layers read.
-  // Errors: kFailedPrecondition when an input or output is missing, has another shape than Genie's
-  // layout, or when a cache's input and output encodings differ.
+  // A graph with static shapes. `entry` gives names, shapes and encodings; `session` is its model.
+  // The graph has those of the masks and position tables (docs/architecture.md) that its layers
+  // read. Errors: kFailedPrecondition when an input or output is missing, has another shape than
+  // Genie's layout, or when a cache's input and output encodings differ.
   static Result<std::unique_ptr<GraphRunner>> Create(const RunnerFacts& facts,
                                                      const bundle::GraphEntry& entry,
                                                      std::shared_ptr<ort::Session> session);

@@ -4,13 +4,14 @@
 Made with torch 2.15, transformers 5.24, safetensors 0.8, gguf 0.19 and numpy 2 (CPU); seeds are fixed
 below. Needs tests/data/tiny (tests/generate/tiny_models.py). Run from any folder:
     python3 tests/generate/checkpoint_fixtures.py
-  llama.gguf, qwen2.gguf, qwen3.gguf   the models of tests/data/tiny in float32; llama's q and k rows are
-                                       interleaved as llama.cpp's converter does
+  <name>.gguf                          the models of tests/data/tiny in float32; q and k rows of llama and smollm3 are
+                                       interleaved as llama.cpp's converter does, gemma3's norms hold the 1 of its code
   llama_bias/ and llama_bias.gguf      a llama with attention and MLP biases and Llama 3 RoPE scaling
   qwen2_sharded/                       tests/data/tiny/qwen2 in bfloat16, two shards, tokenizer files
   blocks/<type>.bin, <type>.f32        eight blocks of each quantized type and their values by gguf-py
 """
 import json
+import math
 import pathlib
 import shutil
 
@@ -32,14 +33,21 @@ LAYER_NAMES = {
     "mlp.down_proj": "ffn_down"}
 
 
-def gguf_name(name):
+OWN_NAMES = {
+    "phi3": {"self_attn.qkv_proj": "attn_qkv", "mlp.gate_up_proj": "ffn_up"},
+    "gemma3": {"post_attention_layernorm": "post_attention_norm", "pre_feedforward_layernorm": "ffn_norm",
+               "post_feedforward_layernorm": "post_ffw_norm"}}
+ARCHITECTURES = {"gemma3_text": "gemma3"}  # others are called as in config.json
+
+
+def gguf_name(name, arch):
     top = {"model.embed_tokens.weight": "token_embd.weight", "model.norm.weight": "output_norm.weight",
            "lm_head.weight": "output.weight"}
     if name in top:
         return top[name]
     _, _, layer, rest = name.split(".", 3)
     part, kind = rest.rsplit(".", 1)
-    return f"blk.{layer}.{LAYER_NAMES[part]}.{kind}"
+    return f"blk.{layer}.{(LAYER_NAMES | OWN_NAMES.get(arch, {}))[part]}.{kind}"
 
 
 def interleave(rows, heads):
@@ -57,9 +65,32 @@ def rope_factors(config):
     return (1 / ((1 - smooth) / rope["factor"] + smooth)).astype(np.float32)
 
 
+def add_rope(writer, arch, config):
+    """Keys, and factors as tensors, as llama.cpp's converter writes them."""
+    rope = config["rope_parameters"]
+    full = rope.get("full_attention", rope)
+    if full["rope_type"] == "linear":
+        writer.add_rope_scaling_type(gguf.RopeScalingType.LINEAR)
+        writer.add_rope_scaling_factor(full["factor"])
+    if full["rope_type"] == "llama3":
+        writer.add_tensor("rope_freqs.weight", rope_factors(config))
+    if arch == "phi3":
+        original, longest = config["original_max_position_embeddings"], config["max_position_embeddings"]
+        head_dim = config["hidden_size"] // config["num_attention_heads"]
+        writer.add_rope_dimension_count(int(head_dim * full["partial_rotary_factor"]))
+        writer.add_rope_scaling_orig_ctx_len(original)
+        writer.add_rope_scaling_attn_factors(math.sqrt(1 + math.log(longest / original) / math.log(original)))
+        writer.add_sliding_window(config["sliding_window"] or 0)
+        for kind in ("long", "short"):
+            writer.add_tensor(f"rope_factors_{kind}.weight", np.array(full[f"{kind}_factor"], np.float32))
+    if arch == "gemma3":
+        writer.add_sliding_window(config["sliding_window"])
+        writer.add_uint32("gemma3.attention.sliding_window_pattern", 2)
+
+
 def write_gguf(folder, path):
     config = json.loads((folder / "config.json").read_text())
-    arch = config["model_type"]
+    arch = ARCHITECTURES.get(config["model_type"], config["model_type"])
     writer = gguf.GGUFWriter(path, arch)
     writer.add_name(f"Tiny {arch}")
     writer.add_context_length(config["max_position_embeddings"])
@@ -69,21 +100,23 @@ def write_gguf(folder, path):
     writer.add_head_count(config["num_attention_heads"])
     writer.add_head_count_kv(config["num_key_value_heads"])
     writer.add_layer_norm_rms_eps(config["rms_norm_eps"])
-    writer.add_rope_freq_base(config["rope_parameters"]["rope_theta"])
-    if arch == "qwen3":
+    rope = config["rope_parameters"]
+    writer.add_rope_freq_base(rope.get("full_attention", rope)["rope_theta"])
+    if arch in ("qwen3", "gemma3"):
         writer.add_key_length(config["head_dim"])
         writer.add_value_length(config["head_dim"])
     writer.add_uint32("tokenizer.ggml.bos_token_id", 1)
     writer.add_uint32("tokenizer.ggml.eos_token_id", 2)
     for name, tensor in sorted(load_file(folder / "model.safetensors").items()):
         values = tensor.float().numpy()
-        if arch == "llama" and ".q_proj." in name:
+        if arch in ("llama", "smollm3") and ".q_proj." in name:
             values = interleave(values, config["num_attention_heads"])
-        if arch == "llama" and ".k_proj." in name:
+        if arch in ("llama", "smollm3") and ".k_proj." in name:
             values = interleave(values, config["num_key_value_heads"])
-        writer.add_tensor(gguf_name(name), np.ascontiguousarray(values))
-    if config["rope_parameters"]["rope_type"] == "llama3":
-        writer.add_tensor("rope_freqs.weight", rope_factors(config))
+        if arch == "gemma3" and name.endswith("norm.weight"):
+            values = values + 1
+        writer.add_tensor(gguf_name(name, arch), np.ascontiguousarray(values))
+    add_rope(writer, arch, config)
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()
@@ -152,7 +185,7 @@ def main():
     OUT.mkdir(parents=True, exist_ok=True)
     write_llama_bias(OUT / "llama_bias")
     write_gguf(OUT / "llama_bias", OUT / "llama_bias.gguf")
-    for name in ("llama", "qwen2", "qwen3"):
+    for name in ("llama", "qwen2", "qwen3", "phi3", "smollm3", "gemma3_text"):
         write_gguf(DATA / "tiny" / name, OUT / f"{name}.gguf")
     write_sharded(DATA / "tiny" / "qwen2", OUT / "qwen2_sharded")
     write_blocks(OUT / "blocks")

@@ -42,7 +42,7 @@ VARIANTS = {
                                "layer_types": ["full_attention", "sliding_attention"]}),
     "qwen3_window": ("qwen3", {"use_sliding_window": True, "sliding_window": 7, "max_window_layers": 0,
                                "layer_types": ["sliding_attention", "sliding_attention"]}),
-    "smollm3_window": ("smollm3", {"use_sliding_window": True, "sliding_window": 4, "layer_types": [
+    "smollm3_window": ("smollm3", {"no_rope_layers": [1, 0, 1, 0], "use_sliding_window": True, "sliding_window": 4, "layer_types": [
         "full_attention", "sliding_attention", "full_attention", "sliding_attention"]}),
 }
 # "<|im_start|>user\nWhat is the" as SmolLM2's tokenizer has it.

@@ -11,7 +11,7 @@ of them shows.
   qwen2         q/k/v biases, tied lm_head
   qwen3         head_dim 16 while hidden_size / heads is 8, RMSNorm on q and k, tied lm_head
   phi3          fused qkv_proj and gate_up_proj, 12 of 16 elements of a head turn, longrope with 24 original positions
-  smollm3       every second of four layers without RoPE, tied lm_head
+  smollm3       the last of four layers without RoPE, tied lm_head
   gemma3_text   four norms a layer, weights 1 + w, q/k norm, scores by query_pre_attn_scalar, scaled embedding, GELU;
                 every second layer full with RoPE of its own, the others with a window of 6
 """
@@ -48,7 +48,6 @@ MODELS = {
                                          "long_factor": [1.0, 1.5, 2.0, 4.0, 8.0, 16.0]})),
     "smollm3": (6, SmolLM3ForCausalLM,
                 SmolLM3Config(**dict(COMMON, num_hidden_layers=4), rms_norm_eps=1e-6, tie_word_embeddings=True,
-                              no_rope_layer_interval=2,
                               rope_parameters={"rope_type": "default", "rope_theta": 2000000.0})),
     "gemma3_text": (7, Gemma3ForCausalLM,
                     Gemma3TextConfig(**dict(COMMON, num_hidden_layers=3), rms_norm_eps=1e-6, tie_word_embeddings=True,
