@@ -101,11 +101,14 @@ class EmulatorSuite(unittest.TestCase):
 class TinyArchitectures(unittest.TestCase):
     """Random models of every architecture: the emulator computes what the quantized graph says."""
 
-    def build_and_verify(self, architecture, *options):
+    def build_and_verify(self, architecture, *options, **changes):
+        """`changes`: fields of config.json. The result holds the manifest's notes and files too."""
         folder = pathlib.Path(tempfile.mkdtemp(prefix="hexport-tiny-"))
         try:
             model = folder / "model"
             shutil.copytree(TINY / architecture, model)
+            config = json.loads((model / "config.json").read_text())
+            (model / "config.json").write_text(json.dumps(config | changes))
             letters = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ .,?"
             (model / "tokenizer.json").write_text(json.dumps({
                 "version": "1.0", "added_tokens": [], "normalizer": None, "pre_tokenizer": None, "post_processor": None,
@@ -117,6 +120,9 @@ class TinyArchitectures(unittest.TestCase):
             result = json.loads(run("verify", folder / "out", "--json", "--quiet", "--min-cosine-float-qdq", 0,
                                     "--min-top1", 0))
             self.assertGreaterEqual(result["cosine_qdq_emulator"], 0.999, architecture)
+            self.assertGreaterEqual(result["cosine_float_cpu"], 0.999, architecture)
+            result["notes"] = json.loads((folder / "out" / "manifest.json").read_text())["notes"]
+            result["genie"] = (folder / "out" / "genie_config.json").exists()
             return result
         finally:
             shutil.rmtree(folder, ignore_errors=True)
@@ -129,7 +135,16 @@ class TinyArchitectures(unittest.TestCase):
 
     def test_mistral(self):
         # Its window of 6 is shorter than the context: a second mask instead of Genie's.
-        self.assertGreaterEqual(self.build_and_verify("mistral")["cosine_float_qdq"], 0.995)
+        result = self.build_and_verify("mistral")
+        self.assertGreaterEqual(result["cosine_float_qdq"], 0.995)
+        self.assertIn("sliding_attention_mask", result["notes"][0])
+        self.assertFalse(result["genie"])
+
+    def test_mistral_within_its_window(self):
+        result = self.build_and_verify("mistral", sliding_window=64)
+        self.assertGreaterEqual(result["cosine_float_qdq"], 0.995)
+        self.assertEqual(result["notes"], [])
+        self.assertTrue(result["genie"])
 
     def test_phi3(self):
         # Fused projections, RoPE over 12 of 16 elements, longrope's long factors (64 > 24).

@@ -30,7 +30,8 @@ Status AddTensor(const GgufTensor& source, std::string_view architecture, const 
   const bool is_a = name.ends_with(kSuffixA);
   if (!is_a && !name.ends_with(kSuffixB)) return Stray(where, name);
   name.remove_suffix(kSuffixA.size());
-  std::optional<std::string> hf = checkpoint::HfTensorName(name);
+  std::optional<std::string> hf =
+      checkpoint::HfTensorName(name, architecture == "gemma3" ? "gemma3_text" : architecture);
   const bool known = hf.has_value() && hf->ends_with(kWeight);
   tensor.key = source.name;
   tensor.module = known ? hf->substr(0, hf->size() - kWeight.size()) : std::string(name);
@@ -40,7 +41,7 @@ Status AddTensor(const GgufTensor& source, std::string_view architecture, const 
   tensor.transposed = embedding && is_a;
   // The converter interleaves the rows of B as it does those of the weight.
   tensor.interleaved_rows =
-      !is_a && architecture == "llama" &&
+      !is_a && checkpoint::InterleavesQueryAndKey(architecture) &&
       (tensor.module.ends_with("self_attn.q_proj") || tensor.module.ends_with("self_attn.k_proj"));
   tensor.shape = source.shape;
   tensor.format = source.format;

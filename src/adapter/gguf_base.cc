@@ -105,11 +105,11 @@ Result<std::string> HfConfigJson(const ModelConfig& config, const std::string& w
       {"vocab_size", config.vocab_size},
       {"max_position_embeddings", config.max_position_embeddings},
       {"rms_norm_eps", config.rms_norm_eps},
-      {"rope_theta", config.rope_theta},
+      {"rope_theta", config.rope.rope_theta},
       {"tie_word_embeddings", config.tie_word_embeddings},
       {"torch_dtype", "float16"},
   };
-  const RopeScaling& rope = config.rope_scaling;
+  const RopeScaling& rope = config.rope.scaling;
   if (rope.type == RopeScaling::Type::kLinear) {
     json["rope_scaling"] = {{"rope_type", "linear"}, {"factor", rope.factor}};
   } else if (rope.type == RopeScaling::Type::kLlama3) {

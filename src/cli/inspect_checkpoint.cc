@@ -10,6 +10,7 @@
 #include "checkpoint/checkpoint.h"
 #include "cli/console.h"
 #include "cli/inspect.h"
+#include "quant/residual_rotation.h"
 #include "text/fingerprint.h"
 #include "text/tokenizer.h"
 
@@ -56,7 +57,29 @@ void SummarizeText(const Checkpoint& checkpoint, Summary& summary) {
                            " rows of the vocabulary have no token: they are never sampled");
 }
 
-void SummarizeModel(const ModelConfig&, Summary&) {}
+// What of the model's maths decides how it is built: docs/architectures.md.
+void SummarizeModel(const ModelConfig& config, Summary& summary) {
+  if (!config.unknown_fields.empty()) {
+    std::string names;
+    for (const std::string& name : config.unknown_fields)
+      names += (names.empty() ? "" : ", ") + name;
+    summary.odd.push_back("config.json: fields that hexport does not know and ignores: " + names);
+  }
+  if (config.sliding_window > 0) {
+    summary.plan.push_back("a window of " + std::to_string(config.sliding_window) +
+                           " tokens: a longer --context needs a second mask, which Genie lacks");
+  }
+  if (config.local_rope.has_value())
+    summary.plan.push_back("a second RoPE for sliding layers: Genie cannot run it");
+  const RopeScaling& scaling = config.rope.scaling;
+  if (scaling.type == RopeScaling::Type::kLongrope) {
+    summary.plan.push_back("longrope: a --context beyond " +
+                           std::to_string(scaling.original_max_position_embeddings) +
+                           " uses the long factors");
+  }
+  if (!quant::CanRotateResidual(config))
+    summary.plan.push_back("the residual stream is not rotated: its branches end in norms");
+}
 
 Summary Summarize(const InspectArguments& arguments, const Checkpoint& checkpoint) {
   Summary summary;

@@ -107,7 +107,7 @@ Result<decoder::LowRankBranch> MakeBranch(const MatchedAdapters& adapters,
                                           const decoder::LinearWeight& linear,
                                           const std::vector<LowRankUpdate>& updates) {
   decoder::LowRankBranch branch;
-  const int64_t first_row = 0, rows = linear.out_features;
+  const int64_t first_row = linear.first_row, rows = linear.out_features;
   for (const LowRankUpdate& update : updates) {
     HEXPORT_ASSIGN_OR_RETURN(const std::vector<double> gains,
                              ReadGains(adapters, linear.tensor, update, first_row, rows));
