@@ -120,7 +120,8 @@ class TinyArchitectures(unittest.TestCase):
             result = json.loads(run("verify", folder / "out", "--json", "--quiet", "--min-cosine-float-qdq", 0,
                                     "--min-top1", 0))
             self.assertGreaterEqual(result["cosine_qdq_emulator"], 0.999, architecture)
-            self.assertGreaterEqual(result["cosine_float_cpu"], 0.999, architecture)
+            if "--weights" not in options:
+                self.assertGreaterEqual(result["cosine_float_cpu"], 0.999, architecture)
             result["notes"] = json.loads((folder / "out" / "manifest.json").read_text())["notes"]
             result["genie"] = (folder / "out" / "genie_config.json").exists()
             return result
