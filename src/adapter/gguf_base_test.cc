@@ -83,9 +83,9 @@ TEST_P(GgufBaseTest, L16DequantizesOnlyWhenAsked) {
   const ModelConfig& after = (*written)->config();
   EXPECT_EQ(after.architecture, before.architecture);
   EXPECT_EQ(after.head_dim, before.head_dim);
-  EXPECT_EQ(after.rope_theta, before.rope_theta);
-  EXPECT_EQ(after.rope_scaling.type, before.rope_scaling.type);
-  EXPECT_EQ(after.rope_scaling.factor, before.rope_scaling.factor);
+  EXPECT_EQ(after.rope.rope_theta, before.rope.rope_theta);
+  EXPECT_EQ(after.rope.scaling.type, before.rope.scaling.type);
+  EXPECT_EQ(after.rope.scaling.factor, before.rope.scaling.factor);
   EXPECT_EQ(after.rms_norm_eps, before.rms_norm_eps);
   EXPECT_EQ(after.tie_word_embeddings, before.tie_word_embeddings);
   EXPECT_EQ(after.attention_bias, before.attention_bias);
