@@ -197,7 +197,7 @@ TEST(ChatTemplate, SyntaxErrorNamesLineAndColumn) {
 TEST(ChatTemplate, UnknownFilterFailsAtLoadWithItsLine) {
   EXPECT_THAT(ChatTemplate::Create("ok\n{% if x %}{{ y | shout }}{% endif %}", "", ""),
               StatusIs(StatusCode::kInvalidArgument,
-                       HasSubstr("chat template: 2: no filter named 'shout'")));
+                       HasSubstr("chat template: 2:18: no filter named 'shout'")));
 }
 
 TEST(ChatTemplate, UnknownTestFailsAtLoad) {
@@ -215,6 +215,104 @@ TEST(ChatTemplate, AnEndlessTemplateEnds) {
       RenderStatus("{% for a in range(99999) %}{% for b in range(99999) %}{% endfor %}{% endfor %}",
                    kHi),
       StatusIs(StatusCode::kInvalidArgument, HasSubstr("fuel")));
+}
+
+// Fuel bounds the instructions; a budget bounds what each of them makes.
+TEST(ChatTemplate, DoublingATextInALoopEndsInAnError) {
+  for (const char* body :
+       {"{% set ns.s = ns.s + ns.s %}", "{% set ns.s = ns.s ~ ns.s %}",
+        "{% set ns.s = ns.s | replace('a', 'aa') %}", "{% set ns.s = 'aa'.join([ns.s, ns.s]) %}",
+        "{% set ns.s = [ns.s, ns.s] | join %}", "{% set ns.s = ns.s * 2 %}",
+        "{% set ns.s = (ns.s ~ '%s') | format(ns.s) | replace('%', '') %}",
+        "{% set ns.s %}{{ ns.s }}{{ ns.s }}{% endset %}"}) {
+    EXPECT_THAT(RenderStatus("{% set ns = namespace(s='a') %}{% for i in range(90) %}" +
+                                 std::string(body) + "{% endfor %}{{ ns.s | length }}",
+                             kHi),
+                StatusIs(StatusCode::kInvalidArgument, HasSubstr("makes too much text")))
+        << body;
+  }
+}
+
+TEST(ChatTemplate, DoublingAListInALoopEndsInAnError) {
+  for (const char* body : {"{% set ns.s = ns.s + ns.s %}", "{% set ns.s = ns.s * 2 %}"}) {
+    EXPECT_THAT(RenderStatus("{% set ns = namespace(s=[1]) %}{% for i in range(90) %}" +
+                                 std::string(body) + "{% endfor %}{{ ns.s | length }}",
+                             kHi),
+                StatusIs(StatusCode::kInvalidArgument, HasSubstr("a list of more than")));
+  }
+  // Each list holds the one before it twice: 2^90 items when printed.
+  for (const char* print : {"{{ ns.s }}", "{{ ns.s | tojson }}", "{{ 'x' ~ ns.s }}"}) {
+    EXPECT_THAT(RenderStatus("{% set ns = namespace(s=[1]) %}{% for i in range(90) %}"
+                             "{% set ns.s = [ns.s, ns.s] %}{% endfor %}" +
+                                 std::string(print),
+                             kHi),
+                StatusIs(StatusCode::kInvalidArgument, HasSubstr("makes too much text")));
+  }
+}
+
+TEST(ChatTemplate, AHugeWidthIsAnError) {
+  for (const char* source :
+       {"{{ 'a' * 9999999999 }}", "{{ [1] * 9999999999 }}", "{{ 'a'.ljust(9999999999) }}",
+        "{{ 'a' | center(9999999999) }}", "{{ '%999999999d' | format(1) }}",
+        "{{ 'a\nb' | indent(9999999999) }}", "{{ [1] | tojson(indent=9999999999) }}",
+        "{{ [1] | batch(9999999999, 'x') | list }}", "{{ '{:999999999}'.format(1) }}"}) {
+    EXPECT_THAT(RenderStatus(source, kHi), StatusIs(StatusCode::kInvalidArgument, HasSubstr("")))
+        << source;
+  }
+}
+
+TEST(ChatTemplate, ManySmallTextsEndInAnErrorToo) {
+  EXPECT_THAT(RenderStatus("{% set s = 'a' * 10000000 %}{% set ns = namespace(l=[]) %}"
+                           "{% for i in range(9999) %}{% set ns.l = ns.l + [s ~ i] %}{% endfor %}",
+                           kHi),
+              StatusIs(StatusCode::kInvalidArgument, HasSubstr("512 MiB in one rendering")));
+}
+
+TEST(ChatTemplate, CountingAnEmptyTextEnds) {
+  EXPECT_EQ(Render("{{ 'abc'.count('') }}", kHi), "4");
+}
+
+TEST(ChatTemplate, ReadsTellsWhichVariablesHaveAnEffect) {
+  auto chat_template = ChatTemplate::Create(
+      "{% macro m() %}{{ inner }}{% endmacro %}{% if enable_thinking is false "
+      "%}{{ m() }}{% endif %}{{ messages[0].tools }}",
+      "", "");
+  ASSERT_THAT(chat_template, IsOk());
+  EXPECT_TRUE((*chat_template)->Reads("enable_thinking"));
+  EXPECT_TRUE((*chat_template)->Reads("inner"));
+  EXPECT_TRUE((*chat_template)->Reads("messages"));
+  EXPECT_FALSE((*chat_template)->Reads("tools"));  // a field, not the variable
+  EXPECT_FALSE((*chat_template)->Reads("thinking"));
+}
+
+TEST(ChatTemplate, ErrorsNameTheFileThatTheSourceCameFrom) {
+  EXPECT_THAT(ChatTemplate::Create("\n {{ x | nope }}", "", "", "my/chat.jinja"),
+              StatusIs(StatusCode::kInvalidArgument,
+                       HasSubstr("my/chat.jinja: 2:9: no filter named 'nope'")));
+}
+
+TEST(ChatTemplate, C07UnknownConstructsFailAtLoadWithTheirPlace) {
+  EXPECT_THAT(ChatTemplate::Create("a\n{{ 'x'.shout() }}", "", ""),
+              StatusIs(StatusCode::kInvalidArgument, HasSubstr("2:7: no method named 'shout'")));
+  EXPECT_THAT(ChatTemplate::Create("{% include 'other' %}", "", ""),
+              StatusIs(StatusCode::kInvalidArgument, HasSubstr("a chat template is one file")));
+  EXPECT_THAT(ChatTemplate::Create("{% trans %}x{% endtrans %}", "", ""),
+              StatusIs(StatusCode::kInvalidArgument, HasSubstr("chat template: 1:")));
+}
+
+TEST(ChatTemplate, T08LiteralBackslashNStaysTwoCharacters) {
+  EXPECT_EQ(Render("{{ messages[0].content }}", R"([{"role": "user", "content": "a\nb"}])"),
+            "a\nb");
+}
+
+TEST(ChatTemplate, C09ALateSystemMessageRaisesTheTemplatesText) {
+  const char* source =
+      "{% for m in messages %}{% if m.role == 'system' and not loop.first %}"
+      "{{ raise_exception('System message must be first') }}{% endif %}{% endfor %}";
+  EXPECT_THAT(
+      RenderStatus(source, R"([{"role": "user", "content": "a"},
+                                       {"role": "system", "content": "b"}])"),
+      StatusIs(StatusCode::kInvalidArgument, "chat template: System message must be first"));
 }
 
 constexpr char kDeepList[] =

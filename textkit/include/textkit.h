@@ -110,6 +110,11 @@ void textkit_regex_free(textkit_regex* regex);
 int32_t textkit_regex_matches(const textkit_regex* regex, const char* text, size_t text_size,
                               int32_t* matches, textkit_string* error);
 
+/* The names that the template looks up, as a JSON array of strings: a variable that is not among
+ * them has no effect. Names that the template only sets itself are among them. */
+int32_t textkit_template_variables(const textkit_template* chat_template, textkit_string* names,
+                                   textkit_string* error);
+
 #ifdef __cplusplus
 }
 #endif

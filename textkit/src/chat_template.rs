@@ -1,15 +1,21 @@
 //! A chat template with the settings of transformers: Jinja2 with trimmed blocks, loop controls, the
 //! `generation` tag and Python's methods.
 
+use crate::budget;
 use crate::ffi::{Failure, BAD_TEMPLATE, RAISED};
 use crate::filters::{self, Raised};
 use crate::messages;
+use crate::operators;
 use crate::python_format::python_str;
-use crate::python_methods::call_method;
-use minijinja::machinery::{get_compiled_template, Instruction, Instructions};
+use crate::python_methods::{call_method, METHODS};
+use crate::rewrite::rewrite;
+use minijinja::machinery::{
+    get_compiled_template, make_string_output, CompiledTemplate, Instruction, Instructions, Vm,
+};
 use minijinja::value::Value;
 use minijinja::{AutoEscape, Environment, Error};
 use serde_json::{json, Map};
+use std::collections::{BTreeMap, BTreeSet};
 
 const NAME: &str = "chat template";
 /// Instructions of one rendering; a long conversation takes some hundred a message.
@@ -17,6 +23,8 @@ const FUEL: u64 = 20_000_000;
 
 pub struct ChatTemplate {
     environment: Environment<'static>,
+    /// As compiled: `generation` tags replaced, columns unchanged.
+    source: String,
     bos_token: String,
     eos_token: String,
     /// Does the template itself walk over a list of content parts?
@@ -26,18 +34,40 @@ pub struct ChatTemplate {
 impl ChatTemplate {
     pub fn new(source: &str, bos_token: &str, eos_token: &str) -> Result<Self, Failure> {
         let mut environment = base_environment();
+        let source = replace_generation_tags(source);
         environment
-            .add_template_owned(NAME, replace_generation_tags(source))
-            .map_err(|error| failure_of(&error))?;
-        check_names(&environment)?;
+            .add_template_owned(NAME, source.clone())
+            .map_err(|error| failure_of(&error, &source))?;
+        check_names(&environment, &source)?;
         let mut template = ChatTemplate {
             environment,
+            source,
             bos_token: bos_token.to_string(),
             eos_token: eos_token.to_string(),
             takes_parts: false,
         };
         template.takes_parts = template.probe_parts();
         Ok(template)
+    }
+
+    /// Every name that the template looks up, sorted; those that it only sets itself first included.
+    pub fn variables(&self) -> BTreeSet<String> {
+        let mut names = BTreeSet::new();
+        let Ok(template) = self.environment.get_template(NAME) else { return names };
+        let compiled = get_compiled_template(&template);
+        for instructions in all_instructions(compiled) {
+            for index in 0..instructions.len() as u32 {
+                if let Some(
+                    Instruction::Lookup(name)
+                    | Instruction::CallFunction(name, _)
+                    | Instruction::Enclose(name),
+                ) = instructions.get(index)
+                {
+                    names.insert(name.to_string());
+                }
+            }
+        }
+        names
     }
 
     pub fn render(
@@ -68,10 +98,26 @@ impl ChatTemplate {
         variables.extend(extra);
         variables.insert("messages".to_string(), serde_json::Value::Array(messages));
         variables.insert("add_generation_prompt".to_string(), json!(add_generation_prompt));
-        self.environment
-            .get_template(NAME)
-            .and_then(|template| template.render(Value::from_serialize(&variables)))
-            .map_err(|error| failure_of(&error))
+        self.evaluate(Value::from_serialize(&variables))
+            .map_err(|error| failure_of(&error, &self.source))
+    }
+
+    fn evaluate(&self, variables: Value) -> Result<String, Error> {
+        budget::refill();
+        let template = self.environment.get_template(NAME)?;
+        let compiled = get_compiled_template(&template);
+        let instructions = rewrite(&compiled.instructions);
+        let blocks: BTreeMap<&str, Instructions<'_>> =
+            compiled.blocks.iter().map(|(name, block)| (*name, rewrite(block))).collect();
+        let mut text = String::new();
+        Vm::new(&self.environment).eval(
+            &instructions,
+            variables,
+            &blocks,
+            &mut make_string_output(&mut text),
+            AutoEscape::None,
+        )?;
+        Ok(text)
     }
 
     /// Shows the template one message of parts: it takes them if the text comes out and the list does not.
@@ -95,18 +141,23 @@ fn base_environment() -> Environment<'static> {
     environment.set_fuel(Some(FUEL));
     environment.set_unknown_method_callback(call_method);
     environment.set_formatter(|output, _, value| {
+        let write = |output: &mut minijinja::Output<'_>, text: &str| {
+            budget::text(text.len())?;
+            output.write_str(text).map_err(Error::from)
+        };
         match value.as_str() {
-            Some(text) => output.write_str(text),
-            None => output.write_str(&python_str(value)),
+            Some(text) => write(output, text),
+            None => write(output, &python_str(value)),
         }
-        .map_err(Error::from)
     });
     filters::add_to(&mut environment);
+    operators::add_to(&mut environment);
     environment
 }
 
 /// transformers' `{% generation %}` marks the assistant's text for training masks and prints its body. As
-/// minijinja has no custom tags it becomes `{% with %}`: a block with its own scope. White space stays.
+/// minijinja has no custom tags it becomes `{% with %}`: a block with its own scope. White space and columns
+/// stay.
 fn replace_generation_tags(source: &str) -> String {
     let mut out = String::with_capacity(source.len());
     let mut rest = source;
@@ -117,7 +168,7 @@ fn replace_generation_tags(source: &str) -> String {
         let sign = usize::from(tag.starts_with(['-', '+']));
         let name_start = tag.len() - tag[sign..].trim_start().len();
         let name = &tag[name_start..];
-        for (from, to) in [("generation", "with"), ("endgeneration", "endwith")] {
+        for (from, to) in [("generation", "with      "), ("endgeneration", "endwith      ")] {
             let Some(after) = name.strip_prefix(from) else { continue };
             if after.trim_start().trim_start_matches(['-', '+']).starts_with("%}") {
                 out.push_str(&tag[..name_start]);
@@ -129,29 +180,58 @@ fn replace_generation_tags(source: &str) -> String {
     out + rest
 }
 
+fn all_instructions<'a, 'b>(
+    compiled: &'a CompiledTemplate<'b>,
+) -> impl Iterator<Item = &'a Instructions<'b>> {
+    std::iter::once(&compiled.instructions).chain(compiled.blocks.values())
+}
+
 /// Jinja2 refuses unknown filters and tests when it compiles; minijinja only when it meets them.
-fn check_names(environment: &Environment<'static>) -> Result<(), Failure> {
-    let template = environment.get_template(NAME).map_err(|error| failure_of(&error))?;
-    let compiled = get_compiled_template(&template);
-    check_instructions(environment, &compiled.instructions)
+fn check_names(environment: &Environment<'static>, source: &str) -> Result<(), Failure> {
+    let template = environment.get_template(NAME).map_err(|error| failure_of(&error, source))?;
+    for instructions in all_instructions(get_compiled_template(&template)) {
+        check_instructions(environment, instructions, source)?;
+    }
+    Ok(())
 }
 
 fn check_instructions(
     environment: &Environment<'_>,
     instructions: &Instructions<'_>,
+    source: &str,
 ) -> Result<(), Failure> {
     for index in 0..instructions.len() as u32 {
-        let (kind, name) = match instructions.get(index) {
+        let text = match instructions.get(index) {
             Some(Instruction::ApplyFilter(name, ..)) if !has_filter(environment, name) => {
-                ("filter", name)
+                format!("no filter named '{name}'")
             }
             Some(Instruction::PerformTest(name, ..)) if !has_test(environment, name) => {
-                ("test", name)
+                format!("no test named '{name}'")
+            }
+            // Refused here rather than half way through a conversation. append and its like are known and
+            // raise when called, as in Jinja2's immutable sandbox.
+            Some(Instruction::CallMethod(name, _)) if !METHODS.contains(name) => {
+                format!("no method named '{name}'")
+            }
+            Some(Instruction::CallFunction(name, _) | Instruction::Lookup(name))
+                if ["cycler", "joiner", "lipsum"].contains(name) =>
+            {
+                format!("no function named '{name}'")
+            }
+            Some(Instruction::PushAutoEscape) => "no tag named 'autoescape'".to_string(),
+            Some(Instruction::Include(_) | Instruction::LoadBlocks) => {
+                "include, import and extends: a chat template is one file".to_string()
             }
             _ => continue,
         };
-        let line = instructions.get_line(index).unwrap_or(0);
-        return Err(Failure::new(BAD_TEMPLATE, format!("{line}: no {kind} named '{name}'")));
+        let place = match instructions.get_span(index) {
+            Some(span) => place_text(
+                Some(span.start_line as usize),
+                column_at(source, span.start_offset as usize),
+            ),
+            None => place_text(instructions.get_line(index), None),
+        };
+        return Err(Failure::new(BAD_TEMPLATE, format!("{place}{text}")));
     }
     Ok(())
 }
@@ -172,7 +252,7 @@ fn evaluates_true(environment: &Environment<'_>, expression: &str) -> bool {
 }
 
 /// "line:column: what: detail", or raise_exception's own text.
-fn failure_of(error: &Error) -> Failure {
+fn failure_of(error: &Error, source: &str) -> Failure {
     let mut cause: Option<&(dyn std::error::Error + 'static)> = Some(error);
     let mut deepest = error;
     while let Some(current) = cause {
@@ -184,11 +264,8 @@ fn failure_of(error: &Error) -> Failure {
         }
         cause = current.source();
     }
-    let place = match (deepest.line(), column(deepest)) {
-        (Some(line), Some(column)) => format!("{line}:{column}: "),
-        (Some(line), None) => format!("{line}: "),
-        _ => String::new(),
-    };
+    let column = deepest.range().and_then(|range| column_at(source, range.start));
+    let place = place_text(deepest.line(), column);
     let kind = deepest.kind();
     let text = match deepest.detail() {
         Some(detail) => format!("{place}{kind}: {detail}"),
@@ -197,9 +274,17 @@ fn failure_of(error: &Error) -> Failure {
     Failure::new(BAD_TEMPLATE, text)
 }
 
+fn place_text(line: Option<usize>, column: Option<usize>) -> String {
+    match (line, column) {
+        (Some(line), Some(column)) => format!("{line}:{column}: "),
+        (Some(line), None) => format!("{line}: "),
+        _ => String::new(),
+    }
+}
+
 /// 1-based, in characters.
-fn column(error: &Error) -> Option<usize> {
-    let before = error.template_source()?.get(..error.range()?.start)?;
+fn column_at(source: &str, offset: usize) -> Option<usize> {
+    let before = source.get(..offset)?;
     let line_start = before.rfind('\n').map_or(0, |offset| offset + 1);
     Some(before[line_start..].chars().count() + 1)
 }

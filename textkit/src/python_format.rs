@@ -1,5 +1,7 @@
 //! Python's `str`, `repr` and `json.dumps` of template values, character for character.
 
+use crate::budget::{self, LONGEST_TEXT};
+use crate::operators::collect;
 use minijinja::value::{Value, ValueKind};
 use minijinja::{Error, ErrorKind};
 use std::fmt::Write;
@@ -14,7 +16,8 @@ pub fn python_str(value: &Value) -> String {
 }
 
 /// Deeper lists and dicts, which only a loop in a template can build, are cut short: Python would raise
-/// its own recursion error there.
+/// its own recursion error there. A text past the budget's longest is cut short too; who takes it counts it and
+/// refuses.
 const DEEPEST: usize = 500;
 
 pub fn python_repr(value: &Value) -> String {
@@ -24,6 +27,9 @@ pub fn python_repr(value: &Value) -> String {
 }
 
 fn write_repr(value: &Value, depth: usize, out: &mut String) {
+    if out.len() > LONGEST_TEXT {
+        return;
+    }
     match value.kind() {
         ValueKind::Seq | ValueKind::Iterable | ValueKind::Map if depth > DEEPEST => {
             out.push_str("...");
@@ -34,6 +40,9 @@ fn write_repr(value: &Value, depth: usize, out: &mut String) {
         ValueKind::Seq | ValueKind::Iterable => {
             out.push('[');
             for (index, item) in value.try_iter().into_iter().flatten().enumerate() {
+                if out.len() > LONGEST_TEXT {
+                    return;
+                }
                 out.push_str(if index > 0 { ", " } else { "" });
                 write_repr(&item, depth + 1, out);
             }
@@ -136,6 +145,9 @@ fn write_json(
     depth: usize,
     out: &mut String,
 ) -> Result<(), Error> {
+    if out.len() > LONGEST_TEXT {
+        return budget::text(out.len());
+    }
     match value.kind() {
         ValueKind::Seq | ValueKind::Iterable | ValueKind::Map if depth > DEEPEST => {
             return Err(Error::new(ErrorKind::BadSerialization, "tojson: nested too deeply"));
@@ -145,7 +157,7 @@ fn write_json(
         ValueKind::Number => out.push_str(&number_text(value, ["NaN", "Infinity", "-Infinity"])),
         ValueKind::String => write_json_string(value.as_str().unwrap_or_default(), style, out),
         ValueKind::Seq | ValueKind::Iterable => {
-            let items: Vec<Value> = value.try_iter()?.collect();
+            let items = collect(value)?;
             write_items(b"[]", items.len(), style, depth, out, |index, out| {
                 write_json(&items[index], style, depth + 1, out)
             })?;

@@ -53,3 +53,18 @@ pub unsafe extern "C" fn textkit_template_render(
         Ok(())
     })
 }
+
+/// The names that the template looks up, as a JSON array of texts.
+#[no_mangle]
+pub unsafe extern "C" fn textkit_template_variables(
+    chat_template: *const ChatTemplate,
+    names: *mut OwnedBytes,
+    error: *mut OwnedBytes,
+) -> i32 {
+    ffi::guard(error, || {
+        let listed = serde_json::to_string(&(*chat_template).variables())
+            .map_err(|error| ffi::Failure::invalid(error.to_string()))?;
+        names.write(OwnedBytes::new(listed));
+        Ok(())
+    })
+}
