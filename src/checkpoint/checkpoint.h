@@ -6,6 +6,7 @@
 #include <memory>
 #include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "base/dtype.h"
@@ -23,14 +24,26 @@ struct TensorInfo {
 
 // What a template or tokenizer needs, as text, whatever the source.
 struct TextAssets {
-  std::string tokenizer_json;  // Hugging Face tokenizer.json; rebuilt from GGUF metadata
-  std::string chat_template;   // Jinja source; empty: the checkpoint has none
+  // Hugging Face tokenizer.json; rebuilt from GGUF metadata, SentencePiece or vocab.json
+  std::string tokenizer_json;
+  std::string chat_template;  // Jinja source; empty: the checkpoint has none
   // All templates by name, "default" (chat_template) among them; "tool_use" where there is one.
   std::map<std::string, std::string> chat_templates;
-  std::string bos_token;  // texts; empty: none
+  std::map<std::string, std::string> template_places;  // name -> file, for messages
+  std::string bos_token;                               // texts; empty: none
   std::string eos_token;
   bool add_bos_token = false;
 };
+
+// A template and the file it came from.
+struct ChosenTemplate {
+  std::string name, source, where;
+};
+
+// The template to render with: the one called `name`; without a name "tool_use" when tools are
+// given and there is one, else "default". Errors: kUnimplemented (no template at all; never a
+// silent ChatML), kNotFound (no such name; lists those there are).
+Result<ChosenTemplate> SelectTemplate(const TextAssets& text, std::string_view name, bool tools);
 
 // Tokenizer and template alone: of a Hugging Face folder (an adapter's too) or a GGUF file; no
 // weight is looked at. A folder with a template but no tokenizer gives an empty tokenizer_json.

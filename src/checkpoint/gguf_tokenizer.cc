@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "checkpoint/gguf_model.h"
+#include "checkpoint/tokenizer_parts.h"
 
 namespace hexport::checkpoint {
 namespace {
@@ -27,19 +28,13 @@ constexpr std::string_view kQwen2Split =
     R"((?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N})"
     R"(| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+)";
 
-json ByteLevel(bool trim_offsets, bool use_regex) {
-  return {{"type", "ByteLevel"},
-          {"add_prefix_space", false},
-          {"trim_offsets", trim_offsets},
-          {"use_regex", use_regex}};
-}
-
 json SplitThenBytes(std::string_view regex) {
   const json split = {{"type", "Split"},
                       {"pattern", {{"Regex", regex}}},
                       {"behavior", "Isolated"},
                       {"invert", false}};
-  return {{"type", "Sequence"}, {"pretokenizers", json::array({split, ByteLevel(false, false)})}};
+  return {{"type", "Sequence"},
+          {"pretokenizers", json::array({split, ByteLevelPart(false, false)})}};
 }
 
 struct Style {
@@ -53,7 +48,7 @@ Result<Style> StyleOf(std::string_view pre, const std::string& where) {
   if (pre == "smollm") {
     const json digits = {{"type", "Digits"}, {"individual_digits", true}};
     style.pre_tokenizer = {{"type", "Sequence"},
-                           {"pretokenizers", json::array({digits, ByteLevel(true, true)})}};
+                           {"pretokenizers", json::array({digits, ByteLevelPart(true, true)})}};
   } else if (pre == "llama-bpe" || pre == "llama3" || pre == "llama-v3") {
     style.pre_tokenizer = SplitThenBytes(kLlama3Split);
     style.ignore_merges = true;
@@ -62,7 +57,7 @@ Result<Style> StyleOf(std::string_view pre, const std::string& where) {
     style.normalizer = {{"type", "NFC"}};
     style.pre_tokenizer = SplitThenBytes(kQwen2Split);
   } else if (pre == "gpt-2" || pre == "default") {
-    style.pre_tokenizer = ByteLevel(true, true);
+    style.pre_tokenizer = ByteLevelPart(true, true);
   } else {
     return Unimplemented(where +
                          ": tokenizer.ggml.pre: expected smollm, llama-bpe, qwen2, gpt-2 or "
@@ -77,11 +72,6 @@ struct Vocabulary {
   json added = json::array();           // added_tokens
   std::vector<std::string_view> texts;  // by id
 };
-
-json AddedToken(size_t id, std::string_view text, bool special) {
-  return {{"id", id},        {"content", text},     {"single_word", false}, {"lstrip", false},
-          {"rstrip", false}, {"normalized", false}, {"special", special}};
-}
 
 Result<Vocabulary> ReadVocabulary(const GgufMetadata& metadata) {
   HEXPORT_ASSIGN_OR_RETURN(const GgufArray* tokens,
@@ -105,7 +95,8 @@ Result<Vocabulary> ReadVocabulary(const GgufMetadata& metadata) {
     // Of two tokens with one text, text can only become the first.
     vocabulary.ids.emplace(std::string(text), id);
     if (types[id] == kControl || types[id] == kUserDefined) {
-      vocabulary.added.push_back(AddedToken(id, text, types[id] == kControl));
+      vocabulary.added.push_back(
+          AddedTokenPart(static_cast<int64_t>(id), text, types[id] == kControl));
     }
   }
   return vocabulary;
@@ -146,18 +137,6 @@ Result<std::string> TokenText(const GgufMetadata& metadata, const Vocabulary& vo
   return std::string(vocabulary.texts[static_cast<size_t>(id)]);
 }
 
-json PrependToken(const std::string& text, const json& id) {
-  const json token = {{"SpecialToken", {{"id", text}, {"type_id", 0}}}};
-  const json first = {{"Sequence", {{"id", "A"}, {"type_id", 0}}}};
-  const json second = {{"Sequence", {{"id", "B"}, {"type_id", 1}}}};
-  const json second_token = {{"SpecialToken", {{"id", text}, {"type_id", 1}}}};
-  const json special = {{"id", text}, {"ids", json::array({id})}, {"tokens", json::array({text})}};
-  return {{"type", "TemplateProcessing"},
-          {"single", json::array({token, first})},
-          {"pair", json::array({token, first, second_token, second})},
-          {"special_tokens", {{text, special}}}};
-}
-
 Result<std::string> Serialize(const json& tokenizer, const std::string& where) {
   try {
     return tokenizer.dump();
@@ -165,6 +144,23 @@ Result<std::string> Serialize(const json& tokenizer, const std::string& where) {
     return DataLoss(where + ": tokenizer.ggml.tokens: expected UTF-8, got bytes that are not (" +
                     error.what() + ")");
   }
+}
+
+// tokenizer.chat_templates lists the names of further templates, each under its own key.
+Status AddNamedTemplates(const GgufMetadata& metadata, const std::string& where,
+                         TextAssets& assets) {
+  if (metadata.Find("tokenizer.chat_templates") == nullptr) return OkStatus();
+  HEXPORT_ASSIGN_OR_RETURN(const GgufArray* names,
+                           metadata.Array("tokenizer.chat_templates", GgufType::kString));
+  for (const std::string_view name : names->strings) {
+    const std::string key = "tokenizer.chat_template." + std::string(name);
+    HEXPORT_ASSIGN_OR_RETURN(const std::string_view source, metadata.String(key, ""));
+    if (!source.empty()) {
+      assets.chat_templates[std::string(name)] = source;
+      assets.template_places[std::string(name)] = where + ": " + key;
+    }
+  }
+  return OkStatus();
 }
 
 }  // namespace
@@ -200,7 +196,11 @@ Result<TextAssets> GgufText(const GgufContents& contents, const std::string& whe
   HEXPORT_ASSIGN_OR_RETURN(const std::string_view chat_template,
                            metadata.String("tokenizer.chat_template", ""));
   assets.chat_template = chat_template;
-  if (!assets.chat_template.empty()) assets.chat_templates["default"] = assets.chat_template;
+  if (!chat_template.empty()) {
+    assets.chat_templates["default"] = assets.chat_template;
+    assets.template_places["default"] = where + ": tokenizer.chat_template";
+  }
+  HEXPORT_RETURN_IF_ERROR(AddNamedTemplates(metadata, where, assets));
   const json bpe = {{"type", "BPE"},
                     {"dropout", nullptr},
                     {"unk_token", nullptr},
@@ -218,10 +218,12 @@ Result<TextAssets> GgufText(const GgufContents& contents, const std::string& whe
       {"added_tokens", vocabulary.added},
       {"normalizer", style.normalizer},
       {"pre_tokenizer", style.pre_tokenizer},
-      {"post_processor", assets.add_bos_token
-                             ? PrependToken(assets.bos_token, vocabulary.ids.at(assets.bos_token))
-                             : ByteLevel(true, true)},
-      {"decoder", ByteLevel(true, true)},
+      {"post_processor",
+       assets.add_bos_token
+           ? TemplatePart(assets.bos_token, vocabulary.ids.at(assets.bos_token).get<int64_t>(), "",
+                          -1)
+           : ByteLevelPart(true, true)},
+      {"decoder", ByteLevelPart(true, true)},
       {"model", bpe}};
   HEXPORT_ASSIGN_OR_RETURN(assets.tokenizer_json, Serialize(tokenizer, where));
   return assets;

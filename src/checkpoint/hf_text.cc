@@ -1,7 +1,6 @@
 #include "checkpoint/hf_text.h"
 
 #include <charconv>
-#include <map>
 #include <string>
 #include <utility>
 
@@ -15,7 +14,6 @@ using nlohmann::json;
 
 constexpr const char* kTokenizer = "tokenizer.json";
 constexpr const char* kTokenizerConfig = "tokenizer_config.json";
-constexpr const char* kChatTemplate = "chat_template.jinja";
 
 // An absent file is an empty object.
 Result<json> ReadOptionalObject(const std::filesystem::path& path) {
@@ -34,27 +32,6 @@ Result<std::string> TokenText(const JsonFields& fields, std::string_view name) {
     return fields.Mismatch(name, "a string or an object with content");
   }
   return content->get<std::string>();
-}
-
-// A string, or a list of {"name", "template"}: name -> source.
-Result<std::map<std::string, std::string>> ChatTemplates(const JsonFields& fields) {
-  std::map<std::string, std::string> templates;
-  const json* value = fields.Find("chat_template");
-  if (value == nullptr) return templates;
-  if (value->is_string()) {
-    templates["default"] = value->get<std::string>();
-    return templates;
-  }
-  if (!value->is_array()) return fields.Mismatch("chat_template", "a string or a list");
-  for (const json& entry : *value) {
-    if (!entry.is_object()) return fields.Mismatch("chat_template", "a list of objects");
-    const JsonFields named(entry, fields.where() + ": chat_template");
-    HEXPORT_ASSIGN_OR_RETURN(const std::string name, named.String("name", ""));
-    HEXPORT_ASSIGN_OR_RETURN(templates[name], named.String("template", ""));
-  }
-  if (!templates.contains("default"))
-    return fields.Mismatch("chat_template", "a template named default");
-  return templates;
 }
 
 // Id of the added token with this text in tokenizer_config.json's added_tokens_decoder.
@@ -106,29 +83,15 @@ Result<std::optional<std::string>> ReadIfPresent(const std::filesystem::path& pa
 
 Result<TextAssets> HfText(const std::filesystem::path& folder, bool tokenizer_required) {
   TextAssets assets;
-  if (tokenizer_required) {
-    HEXPORT_ASSIGN_OR_RETURN(assets.tokenizer_json, ReadTextFile(folder / kTokenizer));
-  } else {
-    HEXPORT_ASSIGN_OR_RETURN(std::optional<std::string> tokenizer,
-                             ReadIfPresent(folder / kTokenizer));
-    assets.tokenizer_json = std::move(tokenizer).value_or("");
-  }
-  if (!assets.tokenizer_json.empty()) {
-    HEXPORT_RETURN_IF_ERROR(
-        ParseJsonObject(assets.tokenizer_json, (folder / kTokenizer).string()).status());
-  }
   HEXPORT_ASSIGN_OR_RETURN(const json config, ReadOptionalObject(folder / kTokenizerConfig));
   const JsonFields fields(config, (folder / kTokenizerConfig).string());
   HEXPORT_ASSIGN_OR_RETURN(assets.bos_token, TokenText(fields, "bos_token"));
   HEXPORT_ASSIGN_OR_RETURN(assets.eos_token, TokenText(fields, "eos_token"));
-  HEXPORT_ASSIGN_OR_RETURN(assets.add_bos_token, fields.Bool("add_bos_token", false));
-  HEXPORT_ASSIGN_OR_RETURN(std::optional<std::string> jinja, ReadIfPresent(folder / kChatTemplate));
-  HEXPORT_ASSIGN_OR_RETURN(assets.chat_templates, ChatTemplates(fields));
-  if (jinja.has_value()) assets.chat_templates["default"] = *std::move(jinja);
-  if (const auto found = assets.chat_templates.find("default");
-      found != assets.chat_templates.end()) {
-    assets.chat_template = found->second;
+  const Status tokenizer = HfTokenizer(folder, fields, assets);
+  if (!tokenizer.ok() && (tokenizer_required || tokenizer.code() != StatusCode::kNotFound)) {
+    return tokenizer;
   }
+  HEXPORT_RETURN_IF_ERROR(HfTemplates(folder, fields, assets));
   return assets;
 }
 

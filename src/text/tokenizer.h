@@ -12,6 +12,19 @@
 
 namespace hexport {
 
+struct AddedToken {
+  int32_t id = 0;
+  std::string content;
+  bool special = false;
+};
+
+// One token of a text, for people to read.
+struct TokenPiece {
+  int32_t id = 0;
+  std::string token;          // as the vocabulary spells it
+  size_t begin = 0, end = 0;  // its place in the text, in characters
+};
+
 // Thread-safe after creation.
 class Tokenizer {
  public:
@@ -23,6 +36,11 @@ class Tokenizer {
   // rendered. Special tokens written in the text are recognised either way. Errors:
   // kInvalidArgument (not UTF-8).
   Result<std::vector<int32_t>> Encode(std::string_view text, bool add_special_tokens) const;
+  // As Encode, with the tokens' spelling and place. Slower.
+  Result<std::vector<TokenPiece>> EncodePieces(std::string_view text,
+                                               bool add_special_tokens) const;
+  // Added tokens, special and not, in the order of their ids.
+  const std::vector<AddedToken>& added_tokens() const { return added_tokens_; }
   // Ids that no token has are skipped, as the library does. Errors: kInvalidArgument (negative id).
   Result<std::string> Decode(std::span<const int32_t> ids, bool skip_special_tokens) const;
   int32_t vocab_size() const;                       // highest id + 1, added tokens included
@@ -32,6 +50,7 @@ class Tokenizer {
  private:
   friend class StreamingDetokenizer;
   Tokenizer() = default;
+  std::vector<AddedToken> added_tokens_;
   void* handle_ = nullptr;
 };
 

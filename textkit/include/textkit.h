@@ -74,6 +74,16 @@ int32_t textkit_tokenizer_token_to_id(const textkit_tokenizer* tokenizer, const 
 int32_t textkit_tokenizer_id_to_token(const textkit_tokenizer* tokenizer, int32_t id,
                                       textkit_string* token, textkit_string* error);
 
+/* Added tokens in the order of their ids, as a JSON array of {"id", "content", "special"}. */
+int32_t textkit_tokenizer_added_tokens(const textkit_tokenizer* tokenizer, textkit_string* listed,
+                                       textkit_string* error);
+
+/* As textkit_tokenizer_encode, but a JSON array of [id, token, begin, end]: the token as the
+ * vocabulary spells it, and its place in the text in characters. */
+int32_t textkit_tokenizer_encode_pieces(const textkit_tokenizer* tokenizer, const char* text,
+                                        size_t text_size, int32_t add_special_tokens,
+                                        textkit_string* pieces, textkit_string* error);
+
 /* A streaming decoder. The tokenizer must outlive it. Pieces put together equal
  * textkit_tokenizer_decode of all ids; the time is linear in the number of ids. Codes: INTERNAL. */
 int32_t textkit_stream_new(const textkit_tokenizer* tokenizer, int32_t skip_special_tokens,

@@ -236,3 +236,52 @@ pub unsafe extern "C" fn textkit_stream_finish(
         Ok(())
     })
 }
+
+/// Added tokens in the order of their ids, as JSON: [{"id", "content", "special"}].
+#[no_mangle]
+pub unsafe extern "C" fn textkit_tokenizer_added_tokens(
+    tokenizer: *const TokenizerHandle,
+    listed: *mut OwnedBytes,
+    error: *mut OwnedBytes,
+) -> i32 {
+    ffi::guard(error, || {
+        let mut tokens: Vec<_> =
+            (*tokenizer).tokenizer.get_added_tokens_decoder().into_iter().collect();
+        tokens.sort_by_key(|(id, _)| *id);
+        let list: Vec<serde_json::Value> = tokens
+            .into_iter()
+            .map(|(id, token)| {
+                serde_json::json!({"id": id, "content": token.content, "special": token.special})
+            })
+            .collect();
+        listed.write(OwnedBytes::new(serde_json::Value::Array(list).to_string()));
+        Ok(())
+    })
+}
+
+/// As textkit_tokenizer_encode, with the token's text and its place in characters, as JSON.
+#[no_mangle]
+pub unsafe extern "C" fn textkit_tokenizer_encode_pieces(
+    tokenizer: *const TokenizerHandle,
+    text: *const u8,
+    text_size: usize,
+    add_special_tokens: i32,
+    pieces: *mut OwnedBytes,
+    error: *mut OwnedBytes,
+) -> i32 {
+    ffi::guard(error, || {
+        let encoding = (*tokenizer)
+            .tokenizer
+            .encode_char_offsets(ffi::input(text, text_size, "text")?, add_special_tokens != 0)
+            .map_err(|error| Failure::new(ffi::BAD_TOKENIZER, error.to_string()))?;
+        let list: Vec<serde_json::Value> = encoding
+            .get_ids()
+            .iter()
+            .zip(encoding.get_tokens())
+            .zip(encoding.get_offsets())
+            .map(|((id, token), (begin, end))| serde_json::json!([id, token, begin, end]))
+            .collect();
+        pieces.write(OwnedBytes::new(serde_json::Value::Array(list).to_string()));
+        Ok(())
+    })
+}
