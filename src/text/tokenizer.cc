@@ -1,5 +1,7 @@
 #include "text/tokenizer.h"
 
+#include <nlohmann/json.hpp>
+
 #include "text/textkit_adapter.h"
 
 namespace hexport {
@@ -24,6 +26,14 @@ Result<std::unique_ptr<Tokenizer>> Tokenizer::FromJson(std::string_view json) {
   if (code == TEXTKIT_INVALID_ARGUMENT) return DataLoss("tokenizer.json: " + error.Text());
   HEXPORT_RETURN_IF_ERROR(StatusFromTextkit(code, "tokenizer.json", error));
   tokenizer->handle_ = handle;
+  OwnedString listed, list_error;
+  HEXPORT_RETURN_IF_ERROR(
+      StatusFromTextkit(textkit_tokenizer_added_tokens(handle, listed.out(), list_error.out()),
+                        "tokenizer.json", list_error));
+  for (const nlohmann::json& token : nlohmann::json::parse(listed.Text(), nullptr, false)) {
+    tokenizer->added_tokens_.push_back(
+        {token.value("id", -1), token.value("content", ""), token.value("special", false)});
+  }
   return tokenizer;
 }
 
@@ -40,6 +50,21 @@ Result<std::vector<int32_t>> Tokenizer::Encode(std::string_view text,
   HEXPORT_RETURN_IF_ERROR(StatusFromTextkit(code, "Tokenizer::Encode", error));
   std::vector<int32_t> result(ids, ids + count);
   textkit_free_ids(ids, count);
+  return result;
+}
+
+Result<std::vector<TokenPiece>> Tokenizer::EncodePieces(std::string_view text,
+                                                        bool add_special_tokens) const {
+  OwnedString pieces, error;
+  const int32_t code =
+      textkit_tokenizer_encode_pieces(AsTokenizer(handle_), text.data(), text.size(),
+                                      add_special_tokens ? 1 : 0, pieces.out(), error.out());
+  HEXPORT_RETURN_IF_ERROR(StatusFromTextkit(code, "Tokenizer::EncodePieces", error));
+  std::vector<TokenPiece> result;
+  for (const nlohmann::json& piece : nlohmann::json::parse(pieces.Text(), nullptr, false)) {
+    result.push_back({piece.at(0).get<int32_t>(), piece.at(1).get<std::string>(),
+                      piece.at(2).get<size_t>(), piece.at(3).get<size_t>()});
+  }
   return result;
 }
 
