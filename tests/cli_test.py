@@ -41,7 +41,7 @@ class CliTest(unittest.TestCase):
         return run("build", "--model", model or MODEL, "--out", self.out, *more, **options)
 
     def test_help_has_examples_and_exits_0(self):
-        for command in ([], ["build"], ["verify"], ["run"], ["inspect"]):
+        for command in ([], ["build"], ["verify"], ["run"], ["inspect"], ["tokenize"], ["template"]):
             result = run(*command, "--help")
             self.assertEqual(result.returncode, 0)
             self.assertIn("Examples:", result.stdout)
@@ -49,6 +49,93 @@ class CliTest(unittest.TestCase):
     def test_bad_usage_is_2(self):
         self.assertEqual(run().returncode, 2)
         self.assertEqual(run("build", "--no-such-option").returncode, 2)
+
+    # A chat in a file, rendered by `template`.
+    def render(self, messages, *more, model=None):
+        path = self.folder / "messages.json"
+        path.write_text(json.dumps(messages), encoding="utf-8")
+        return run("template", "--model", model or MODEL, "--messages", path, *more)
+
+    # A folder with only tokenizer files, as a trainer leaves beside an adapter.
+    def text_folder(self, template, name="text"):
+        folder = self.folder / name
+        folder.mkdir(exist_ok=True)
+        shutil.copy(pathlib.Path(TINY).parent.parent / "tiny_bundle" / "tokenizer.json", folder)
+        config = {"bos_token": "<s>", "eos_token": "</s>", "chat_template": template}
+        (folder / "tokenizer_config.json").write_text(json.dumps(config))
+        return folder
+
+    def test_tokenize_prints_ids_tokens_and_offsets(self):
+        result = run("tokenize", "--model", MODEL, "--json", "Hello  world")
+        self.assertEqual(result.returncode, 0, result.stderr)
+        out = json.loads(result.stdout)
+        self.assertEqual(len(out["ids"]), len(out["tokens"]))
+        self.assertEqual(out["offsets"][0], [0, 5])
+        self.assertEqual(out["decoded"], "Hello  world")
+        plain = run("tokenize", "--model", MODEL, "Hello  world").stdout.splitlines()
+        self.assertEqual([int(word) for word in plain[0].split()], out["ids"])
+
+    def test_tokenize_t08_takes_a_backslash_as_a_backslash(self):
+        two = json.loads(run("tokenize", "--model", MODEL, "--json", "a\\nb").stdout)
+        line = json.loads(run("tokenize", "--model", MODEL, "--json", "a\nb").stdout)
+        self.assertEqual(two["decoded"], "a\\nb")
+        self.assertEqual(line["decoded"], "a\nb")
+        self.assertNotEqual(two["ids"], line["ids"])
+
+    def test_tokenize_fingerprint_and_bad_usage(self):
+        out = json.loads(run("tokenize", "--model", MODEL, "--fingerprint", "--json").stdout)
+        self.assertRegex(out["fingerprint"], "^[0-9a-f]{64}$")
+        self.assertLess(out["highest_id"], out["vocab_size"])
+        self.refused(run("tokenize", "--model", MODEL), 2, "a text or --file")
+        self.refused(run("tokenize", "--model", self.folder, "x"), 2, "tokenizer")
+
+    def test_template_prints_text_and_ids(self):
+        chat = [{"role": "user", "content": "Hi"}]
+        out = json.loads(self.render(chat, "--json").stdout)
+        self.assertTrue(out["text"].endswith("<|im_start|>assistant\n"))
+        again = json.loads(run("tokenize", "--model", MODEL, "--json", "--no-special", out["text"]).stdout)
+        self.assertEqual(out["ids"], again["ids"])
+        self.assertEqual(out["warnings"], [])
+        closed = self.render(chat, "--no-generation-prompt")
+        self.assertTrue(closed.stdout.endswith("Hi<|im_end|>\n\n"), closed.stdout)
+
+    def test_template_c05_sets_json_values_and_says_ignored(self):
+        folder = self.text_folder("{{ 'off' if enable_thinking is false else 'on' }}")
+        chat = [{"role": "user", "content": "Hi"}]
+        self.assertEqual(self.render(chat, model=folder).stdout, "on\n")
+        self.assertEqual(self.render(chat, "--set", "enable_thinking=false", model=folder).stdout, "off\n")
+        self.assertEqual(self.render(chat, "--set", "enable_thinking=0", model=folder).stdout, "on\n")
+        result = self.render(chat, "--set", "thinking=false", "--json", model=folder)
+        self.assertIn("thinking: ignored", result.stderr)
+        self.assertIn("thinking: ignored", json.loads(result.stdout)["warnings"][0])
+
+    def test_template_c01_where_the_template_lives(self):
+        chat = [{"role": "user", "content": "Hi"}]
+        tools = self.folder / "tools.json"
+        tools.write_text(json.dumps([{"type": "function", "function": {"name": "f"}}]))
+        folder = self.text_folder([{"name": "default", "template": "list"},
+                                   {"name": "tool_use", "template": "use {{ tools | length }}"}])
+        self.assertEqual(self.render(chat, model=folder).stdout, "list\n")
+        self.assertEqual(self.render(chat, "--tools", tools, model=folder).stdout, "use 1\n")
+        self.assertEqual(self.render(chat, "--template", "tool_use", model=folder).stdout, "use 0\n")
+        self.refused(self.render(chat, "--template", "rag", model=folder), 2, "default, tool_use", "rag")
+        (folder / "chat_template.jinja").write_text("file")
+        self.assertEqual(self.render(chat, "--tools", tools, model=folder).stdout, "file\n")
+        (folder / "additional_chat_templates").mkdir()
+        (folder / "additional_chat_templates" / "tool_use.jinja").write_text("extra")
+        self.assertEqual(self.render(chat, "--tools", tools, model=folder).stdout, "extra\n")
+        none = self.text_folder(None, "none")
+        self.refused(self.render(chat, model=none), 2, "no chat template", "--chat-template")
+
+    def test_template_errors_name_the_file_line_and_column(self):
+        path = self.folder / "bad.jinja"
+        path.write_text("ok\n{{ x | nope }}")
+        chat = [{"role": "user", "content": "Hi"}]
+        self.refused(self.render(chat, "--chat-template", path), 2, "bad.jinja: 2:8: no filter named 'nope'")
+        self.refused(self.build(None, "--chat-template", path), 2, "bad.jinja: 2:8: no filter named 'nope'")
+        path.write_text("{{ raise_exception('System role not supported') }}")
+        self.refused(self.render(chat, "--chat-template", path), 2, "System role not supported")
+        self.refused(self.render(5, "--chat-template", path), 2, "expected a JSON array")
 
     def test_unknown_soc_lists_the_known(self):
         self.refused(self.build(None, "--soc", "sm9999"), 2, "sm9999", "sm8650")

@@ -164,6 +164,13 @@ void ReadManifest(JsonReader reader, Manifest& manifest) {
   reader.Paths("context_binaries", manifest.context_binaries);
   reader.Path("tokenizer", manifest.tokenizer);
   reader.Path("chat_template", manifest.chat_template);
+  if (manifest.schema_version >= 2) {
+    reader.String("tokenizer_fingerprint", manifest.tokenizer_fingerprint);
+    const std::string& print = manifest.tokenizer_fingerprint;
+    if (!print.empty() && !IsSha256(print)) {
+      reader.Fail("tokenizer_fingerprint", "expected 64 lower-case hex digits or nothing");
+    }
+  }
   reader.Path("genie_config", manifest.genie_config);
   reader.Path("backend_config", manifest.backend_config);
   reader.Path("calibration", manifest.calibration);
@@ -273,6 +280,7 @@ std::string ManifestToJson(const Manifest& manifest) {
   out["context_binaries"] = manifest.context_binaries;
   out["tokenizer"] = manifest.tokenizer;
   out["chat_template"] = manifest.chat_template;
+  if (manifest.schema_version >= 2) out["tokenizer_fingerprint"] = manifest.tokenizer_fingerprint;
   out["genie_config"] = manifest.genie_config;
   out["backend_config"] = manifest.backend_config;
   out["calibration"] = manifest.calibration;

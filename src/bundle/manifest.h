@@ -11,7 +11,8 @@
 
 namespace hexport::bundle {
 
-// 2: RoPE's frequencies, a second RoPE, sliding windows. Version 1 is still read.
+// 2: RoPE's frequencies, a second RoPE, sliding windows, tokenizer_fingerprint. Version 1 is still
+// read.
 inline constexpr int kSchemaVersion = 2;
 
 struct IoEncoding {
@@ -74,6 +75,8 @@ struct Manifest {
   std::string cpu_model;                      // "cpu/model.onnx"
   std::vector<std::string> context_binaries;  // weight-shared, for the phone
   std::string tokenizer, chat_template, genie_config, backend_config;
+  // SHA-256 over what the probes of text/fingerprint.h become; empty in bundles of version 1
+  std::string tokenizer_fingerprint;
   std::string calibration;         // "calibration.json": {"samples": [[ids]...]}
   std::vector<std::string> notes;  // what a user should know: "no Genie files: ..."
   std::vector<GraphEntry> graphs;

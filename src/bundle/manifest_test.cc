@@ -130,6 +130,7 @@ TEST(ManifestTest, Schema1IsStillRead) {
   const auto old = Changed([](json& root) {
     root["schema_version"] = 1;
     root.erase("notes");
+    root.erase("tokenizer_fingerprint");
     for (const char* field : {"rope_frequencies", "rope_attention_factor", "local_rope_frequencies",
                               "local_rope_attention_factor", "sliding_window"}) {
       root["model"].erase(field);
@@ -158,6 +159,11 @@ TEST(ManifestTest, KeepsRopeWindowsAndNotes) {
   EXPECT_EQ(parsed->model.local_rope_frequencies, std::vector<double>{0.5});
   EXPECT_EQ(parsed->model.sliding_window, 512);
   EXPECT_EQ(parsed->notes, std::vector<std::string>{"a note"});
+TEST(ManifestTest, TheFingerprintIsAHashOrNothing) {
+  EXPECT_THAT(Changed([](json& root) { root.erase("tokenizer_fingerprint"); }),
+              StatusIs(StatusCode::kInvalidArgument, HasSubstr("tokenizer_fingerprint: missing")));
+  EXPECT_THAT(Changed([](json& root) { root["tokenizer_fingerprint"] = "abc"; }),
+              StatusIs(StatusCode::kInvalidArgument, HasSubstr("64 lower-case hex digits")));
 }
 
 TEST(ManifestTest, RefusesPathsOutOfTheBundle) {

@@ -10,5 +10,7 @@ void AddVerifyCommand(CLI::App& app, int& exit_code);
 void AddRunCommand(CLI::App& app, int& exit_code);
 void AddMergeCommand(CLI::App& app, int& exit_code);
 void AddInspectCommand(CLI::App& app, int& exit_code);
+void AddTokenizeCommand(CLI::App& app, int& exit_code);
+void AddTemplateCommand(CLI::App& app, int& exit_code);
 
 }  // namespace hexport::cli

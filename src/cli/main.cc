@@ -35,6 +35,8 @@ int Run(int argc, char** argv) {
   hexport::cli::AddRunCommand(app, exit_code);
   hexport::cli::AddMergeCommand(app, exit_code);
   hexport::cli::AddInspectCommand(app, exit_code);
+  hexport::cli::AddTokenizeCommand(app, exit_code);
+  hexport::cli::AddTemplateCommand(app, exit_code);
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& e) {

@@ -27,6 +27,7 @@ nlohmann::ordered_json ToJson(const compile::VerifyResult& result) {
   if (result.cosine_float_emulator) out["cosine_float_emulator"] = *result.cosine_float_emulator;
   if (result.top1_float_emulator) out["top1_float_emulator"] = *result.top1_float_emulator;
   if (result.genie_answer) out["genie_answer"] = *result.genie_answer;
+  out["tokenizer_fingerprint"] = result.tokenizer_fingerprint;
   out["pass"] = result.failures.empty();
   out["failures"] = result.failures;
   return out;

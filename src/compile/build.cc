@@ -18,6 +18,7 @@
 #include "ort/session.h"
 #include "quant/calibrate.h"
 #include "quant/residual_rotation.h"
+#include "text/fingerprint.h"
 
 namespace hexport::compile {
 namespace {
@@ -149,6 +150,15 @@ Keys MakeKeys(const BuildContext& context) {
   return keys;
 }
 
+// Every token must have a row of the embedding. Returns the tokenizer's fingerprint.
+Result<std::string> CheckTokenizer(const TextAssets& text, int64_t embedding_rows) {
+  HEXPORT_ASSIGN_OR_RETURN(const std::unique_ptr<Tokenizer> tokenizer,
+                           Tokenizer::FromJson(text.tokenizer_json));
+  HEXPORT_RETURN_IF_ERROR(CheckIdsWithin(*tokenizer, embedding_rows));
+  HEXPORT_ASSIGN_OR_RETURN(TokenizerFingerprint print, Fingerprint(*tokenizer));
+  return std::move(print.sha256);
+}
+
 // Opens and checks everything that can be refused before the first byte is written.
 Status Prepare(BuildContext& context) {
   const BuildOptions& options = context.options;
@@ -160,6 +170,8 @@ Status Prepare(BuildContext& context) {
   HEXPORT_ASSIGN_OR_RETURN(context.text, context.checkpoint->Text());
   if (!options.chat_template.empty()) {
     HEXPORT_ASSIGN_OR_RETURN(context.text.chat_template, ReadTextFile(options.chat_template));
+    context.text.chat_templates = {{"default", context.text.chat_template}};
+    context.text.template_places = {{"default", options.chat_template.string()}};
   }
   const ModelConfig& config = context.checkpoint->config();
   if (config.max_position_embeddings > 0 &&
@@ -168,6 +180,8 @@ Status Prepare(BuildContext& context) {
                            std::to_string(config.max_position_embeddings) + "), got " +
                            std::to_string(options.context_length));
   }
+  HEXPORT_ASSIGN_OR_RETURN(context.manifest.tokenizer_fingerprint,
+                           CheckTokenizer(context.text, config.vocab_size));
   HEXPORT_ASSIGN_OR_RETURN(
       context.calibration,
       LoadCalibration(options.calibration, context.text, options.calibration_samples,

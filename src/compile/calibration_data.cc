@@ -14,8 +14,7 @@ namespace {
 
 using nlohmann::json;
 
-// Renders and encodes samples; the chat template is compiled on first use, since plain text needs
-// none.
+// Renders and encodes samples.
 class SampleEncoder {
  public:
   static Result<std::unique_ptr<SampleEncoder>> Create(const TextAssets& text) {
@@ -29,11 +28,21 @@ class SampleEncoder {
     return tokenizer_->Encode(text, true);
   }
 
+  // A fault of the template is the template's, not that of the first sample that needs it.
+  Status CompileTemplate() {
+    if (text_.chat_template.empty()) return OkStatus();
+    const auto place = text_.template_places.find("default");
+    HEXPORT_ASSIGN_OR_RETURN(
+        chat_template_, ChatTemplate::Create(text_.chat_template, text_.bos_token, text_.eos_token,
+                                             place == text_.template_places.end() ? "chat template"
+                                                                                  : place->second));
+    return OkStatus();
+  }
+
   Result<std::vector<int32_t>> Messages(const json& messages) {
     if (chat_template_ == nullptr) {
-      HEXPORT_ASSIGN_OR_RETURN(
-          chat_template_,
-          ChatTemplate::Create(text_.chat_template, text_.bos_token, text_.eos_token));
+      return Unimplemented(
+          "chat template: the checkpoint has no chat template: pass --chat-template");
     }
     HEXPORT_ASSIGN_OR_RETURN(std::string rendered,
                              chat_template_->Render(messages.dump(), false, ""));
@@ -105,6 +114,7 @@ Result<CalibrationData> LoadCalibration(const std::filesystem::path& path, const
     jsonl = path.extension() == ".jsonl" || path.extension() == ".json";
   }
   HEXPORT_ASSIGN_OR_RETURN(std::unique_ptr<SampleEncoder> encoder, SampleEncoder::Create(text));
+  HEXPORT_RETURN_IF_ERROR(encoder->CompileTemplate());
   const bool plain =
       path.empty() &&
       text.chat_template.empty();  // a base model: the same words without the template

@@ -62,7 +62,8 @@ Result<std::string> RenderPrompt(const fs::path& bundle, const bundle::Manifest&
   HEXPORT_ASSIGN_OR_RETURN(std::string source, ReadTextFile(bundle / manifest.chat_template));
   HEXPORT_ASSIGN_OR_RETURN(
       std::unique_ptr<ChatTemplate> chat_template,
-      ChatTemplate::Create(source, manifest.model.bos_token, manifest.model.eos_token));
+      ChatTemplate::Create(source, manifest.model.bos_token, manifest.model.eos_token,
+                           (bundle / manifest.chat_template).string()));
   json messages = json::array();
   if (!system.empty()) messages.push_back({{"role", "system"}, {"content", system}});
   messages.push_back({{"role", "user"}, {"content", prompt}});

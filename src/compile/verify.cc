@@ -18,6 +18,7 @@
 #include "compile/worker.h"
 #include "quant/calibrate.h"
 #include "runtime/session.h"
+#include "text/fingerprint.h"
 
 namespace hexport::compile {
 namespace {
@@ -164,6 +165,25 @@ void CheckThreshold(const char* name, std::optional<double> value, double least,
                             ", got " + std::to_string(*value));
 }
 
+// The bundle's tokenizer must still say what it said when the bundle was built, within the rows of
+// the embedding. Bundles of manifest version 1 hold no fingerprint.
+Status CheckTokenizer(const VerifyOptions& options, const bundle::Manifest& manifest,
+                      VerifyResult& result) {
+  const fs::path path = options.bundle / manifest.tokenizer;
+  HEXPORT_ASSIGN_OR_RETURN(const std::string text, ReadTextFile(path));
+  HEXPORT_ASSIGN_OR_RETURN(const std::unique_ptr<Tokenizer> tokenizer, Tokenizer::FromJson(text));
+  const Status fits = CheckIdsWithin(*tokenizer, manifest.model.vocab_size);
+  if (!fits.ok()) result.failures.push_back(path.string() + ": " + std::string(fits.message()));
+  HEXPORT_ASSIGN_OR_RETURN(const TokenizerFingerprint print, Fingerprint(*tokenizer));
+  result.tokenizer_fingerprint = print.sha256;
+  if (!manifest.tokenizer_fingerprint.empty() && manifest.tokenizer_fingerprint != print.sha256) {
+    result.failures.push_back(path.string() + ": fingerprint: expected " +
+                              manifest.tokenizer_fingerprint +
+                              " as when the bundle was built, got " + print.sha256);
+  }
+  return OkStatus();
+}
+
 }  // namespace
 
 Result<VerifyResult> Verify(const VerifyOptions& options, Progress& progress) {
@@ -176,6 +196,7 @@ Result<VerifyResult> Verify(const VerifyOptions& options, Progress& progress) {
   HEXPORT_ASSIGN_OR_RETURN(std::vector<quant::TokenIds> samples, LoadSamples(options, manifest));
   const int64_t vocab_size = manifest.model.vocab_size;
   VerifyResult result;
+  HEXPORT_RETURN_IF_ERROR(CheckTokenizer(options, manifest, result));
   result.samples = static_cast<int64_t>(samples.size());
   for (const auto& sample : samples) result.tokens += static_cast<int64_t>(sample.size());
 

@@ -31,6 +31,7 @@ struct VerifyResult {
   double cosine_float_cpu = 0, cosine_float_qdq = 0, top1_float_qdq = 0;
   std::optional<double> cosine_qdq_emulator, cosine_float_emulator, top1_float_emulator;
   std::optional<std::string> genie_answer;
+  std::string tokenizer_fingerprint;  // text/fingerprint.h
   double emulator_seconds = 0;        // of this PC; not a phone's
   std::vector<std::string> failures;  // one line per figure below its threshold; empty: good
 };
