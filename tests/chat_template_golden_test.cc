@@ -2,6 +2,7 @@
 // tests/generate/template_corpus.py.
 #include <gtest/gtest.h>
 
+#include <cstdlib>
 #include <nlohmann/json.hpp>
 
 #include "base/file.h"
@@ -105,13 +106,11 @@ void ExpectRendering(const Result<std::string>& text, const ordered_json& expect
 // thinking switch, in the constructs of real templates.
 class TemplateCorpus : public ::testing::TestWithParam<std::string> {};
 
-TEST_P(TemplateCorpus, C07EveryConversationIsByteEqualToTransformers) {
-  const ordered_json& corpus = Corpus();
-  auto source = CorpusSource(GetParam());
-  ASSERT_THAT(source, IsOk());
-  auto chat_template = ChatTemplate::Create(*source, "<s>", "</s>");
+void ExpectCorpusRow(const ordered_json& corpus, const std::string& name,
+                     const std::string& source) {
+  auto chat_template = ChatTemplate::Create(source, "<s>", "</s>");
   ASSERT_THAT(chat_template, IsOk());
-  const ordered_json& rendered = corpus["rendered"][GetParam()];
+  const ordered_json& rendered = corpus["rendered"][name];
   ASSERT_EQ(rendered.size(), corpus["conversations"].size());
   for (size_t i = 0; i < rendered.size(); ++i) {
     const ordered_json& conversation = corpus["conversations"][i];
@@ -122,6 +121,25 @@ TEST_P(TemplateCorpus, C07EveryConversationIsByteEqualToTransformers) {
                      conversation.value("add_generation_prompt", false),
                      conversation.contains("extra") ? conversation["extra"].dump() : ""),
         rendered[i]);
+  }
+}
+
+TEST_P(TemplateCorpus, C07EveryConversationIsByteEqualToTransformers) {
+  auto source = CorpusSource(GetParam());
+  ASSERT_THAT(source, IsOk());
+  ExpectCorpusRow(Corpus(), GetParam(), *source);
+}
+
+// Templates that may not be kept here: template_corpus.py --package makes such a file.
+TEST(TemplateCorpus, RealTemplatesOfAPackage) {
+  const char* path = std::getenv("HEXPORT_TEMPLATE_CORPUS");
+  if (path == nullptr) GTEST_SKIP() << "HEXPORT_TEMPLATE_CORPUS is not set";
+  auto text = ReadTextFile(path);
+  ASSERT_THAT(text, IsOk());
+  const ordered_json corpus = ordered_json::parse(*text, nullptr, false);
+  for (const auto& [name, source] : corpus["sources"].items()) {
+    SCOPED_TRACE(name);
+    ExpectCorpusRow(corpus, name, source.get<std::string>());
   }
 }
 

@@ -4,6 +4,11 @@ tests/data/text/templates and SmolLM2's own, rendered by transformers.
 Run: python tests/generate/template_corpus.py models/SmolLM2-135M-Instruct.Q4_1.gguf
 Versions used: transformers 5.24.0, jinja2 3.1.6, gguf 0.19.0; no random numbers.
 
+Real ones: python tests/generate/template_corpus.py --package llama_cpp_python-0.3.16.tar.gz corpus.json writes the
+same for the 25 templates of models that this package of PyPI carries (pip download --no-deps --no-binary :all:).
+Their licences differ, so they are not kept here: run HEXPORT_TEMPLATE_CORPUS=corpus.json text_golden_test on the
+same day (some print the date).
+
 The templates are written for this test with the constructs of the chat templates of the model families they
 are named after; `language` collects corners of Jinja2. Messages pass through transformers' own
 normalization (`_normalize_chat_messages`); on top of it, as hexport does, missing content is "" and a list
@@ -17,6 +22,7 @@ import json
 import pathlib
 import re
 import sys
+import tarfile
 
 import gguf
 import jinja2
@@ -240,6 +246,12 @@ EXPRESSIONS = """{{ none.x }}|{{ none.x is defined }}
 {{ messages | tojson | length }} {{ messages[0] | tojson }} {{ messages[0] | tojson(indent=2) }}
 {{ {'a': missing} | tojson }}
 {{ missing | tojson }}
+{{ messages | map(attribute='role') | tojson }}
+{{ messages | map(attribute='role') | list | tojson }} {{ {'a': 1}.items() | list | length }} {{ messages[1:] | tojson | length }}
+{{ 'some' if messages | selectattr('nope') else 'none' }} {{ 'some' if messages | selectattr('nope') | list else 'none' }}
+{% set roles = messages | map(attribute='role') %}{{ roles | join }}|{{ roles | join }}|{{ roles | list }}
+{{ "<a>" | safe + "<b>" }} {{ "<a>" + "<b>" | safe }} {{ "<a>" | safe ~ "<b>" }} {{ ("<" | e) + "&" }} {{ "<" | e | e }}
+{{ range(3) | tojson }}
 {{ 'a' if messages[9] is defined else 'b' }}
 {{ 1.0 * 3 }} {{ 10 / 4 }} {{ 2 ** 0.5 }} {{ (2 ** 62) * 4 }} {{ 9007199254740993 }} {{ 1e22 }} {{ 1.5e300 * 1e10 }} {{ 100000000000000000000 + 1 }}
 {{ 5.0 * one // 2 }} {{ -5.5 * one % 2 }} {{ 5 * one % -3 }} {{ 5.5 * one // -2 }} {{ 1 - 0.9 }} {{ - 3 }} {{ --3 }}
@@ -310,20 +322,34 @@ def expressions():
     return [{"source": piece, **render(piece, conversation)} for piece in pieces(source)]
 
 
-def main():
-    templates = {path.stem: path.read_text(encoding="utf-8")
-                 for path in sorted((DATA / "templates").glob("*.jinja"))}
-    templates["smollm2"] = gguf.GGUFReader(sys.argv[1]).fields["tokenizer.chat_template"].contents()
-    sources = {"smollm2": templates["smollm2"]}
+def write(path, templates, sources, expressions):
     golden = {"bos_token": "<s>", "eos_token": "</s>", "sources": sources, "conversations": CONVERSATIONS,
-              "expressions": expressions(), "rendered": {name: [render(source, c) for c in CONVERSATIONS]
+              "expressions": expressions,
+              "rendered": {name: [render(source, c) for c in CONVERSATIONS]
                            for name, source in templates.items()}}
-    with open(DATA / "template_corpus.json", "w", encoding="utf-8", newline="\n") as file:
+    with open(path, "w", encoding="utf-8", newline="\n") as file:
         json.dump(golden, file, ensure_ascii=False, indent=1)
         file.write("\n")
     kinds = [next(iter(r)) for rows in golden["rendered"].values() for r in rows]
     print(len(templates), "templates,", len(CONVERSATIONS), "conversations:",
           {kind: kinds.count(kind) for kind in sorted(set(kinds))})
+
+
+def from_package(archive):
+    with tarfile.open(archive) as package:
+        return {pathlib.Path(member.name).stem: package.extractfile(member).read().decode("utf-8")
+                for member in package if member.name.endswith(".jinja")}
+
+
+def main():
+    if sys.argv[1] == "--package":
+        real = from_package(sys.argv[2])
+        write(sys.argv[3], real, real, [])
+        return
+    templates = {path.stem: path.read_text(encoding="utf-8")
+                 for path in sorted((DATA / "templates").glob("*.jinja"))}
+    templates["smollm2"] = gguf.GGUFReader(sys.argv[1]).fields["tokenizer.chat_template"].contents()
+    write(DATA / "template_corpus.json", templates, {"smollm2": templates["smollm2"]}, expressions())
 
 
 if __name__ == "__main__":

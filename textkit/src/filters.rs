@@ -42,8 +42,8 @@ pub fn add_to(environment: &mut Environment<'static>) {
     environment.add_filter("count", length);
     environment.add_filter("sum", sum);
     environment.add_filter("round", round);
-    environment.add_filter("escape", |value: Value| escape(&python_str(&value)));
-    environment.add_filter("e", |value: Value| escape(&python_str(&value)));
+    environment.add_filter("escape", escape_value);
+    environment.add_filter("e", escape_value);
     // Filters that Jinja2 does not have, or prints differently.
     for name in ["lines", "split", "bool", "chain", "zip", "pprint"] {
         environment.remove_filter(name);
@@ -244,7 +244,15 @@ fn round(
     Ok(Value::from(rounded))
 }
 
-fn escape(text: &str) -> String {
+fn escape_value(value: Value) -> Value {
+    if value.is_safe() {
+        return value;
+    }
+    Value::from_safe_string(escape(&python_str(&value)))
+}
+
+/// MarkupSafe's escape.
+pub fn escape(text: &str) -> String {
     let mut out = String::with_capacity(text.len());
     for character in text.chars() {
         match character {

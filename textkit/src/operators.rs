@@ -2,6 +2,7 @@
 //! list, subscripts that find a method), and build texts and lists of any size.
 
 use crate::budget;
+use crate::filters::escape;
 use crate::python_format::python_str;
 use crate::python_methods::{call_method, is_dict_like};
 use minijinja::value::{Enumerator, Object, ObjectRepr, Value, ValueKind};
@@ -26,6 +27,8 @@ pub const SUBSCRIPT: &str = "[]";
 pub const ATTRIBUTE: &str = ".";
 pub const SLICE: &str = "[:]";
 pub const ITERATE: &str = "iter()";
+/// Makes a generator of what a filter gave.
+pub const GENERATOR: &str = "generator()";
 /// Counts what a filter or method gave against the budget.
 pub const COUNT: &str = "count()";
 
@@ -53,6 +56,12 @@ pub fn add_to(environment: &mut Environment<'static>) {
     environment.add_filter(ATTRIBUTE, |a: Value, key: Value| subscript(&a, &key, false));
     environment.add_filter(SLICE, slice);
     environment.add_filter(ITERATE, iterate);
+    environment.add_filter(GENERATOR, |value: Value| match value.kind() {
+        ValueKind::Seq | ValueKind::Iterable => {
+            Ok::<Value, Error>(Value::make_one_shot_iterator(collect(&value)?.into_iter()))
+        }
+        _ => Ok(value),
+    });
     environment.add_filter(COUNT, |value: Value| {
         match (value.as_str(), value.kind(), value.len()) {
             (Some(text), ..) => budget::text(text.len())?,
@@ -128,6 +137,17 @@ fn numbers(
 fn add(a: &Value, b: &Value) -> Result<Value, Error> {
     if let (Some(left), Some(right)) = (a.as_str(), b.as_str()) {
         budget::text(left.len() + right.len())?;
+        if a.is_safe() || b.is_safe() {
+            // MarkupSafe's `+`: what is not marked safe is escaped, though autoescape is off.
+            let part = |value: &Value, text: &str| {
+                if value.is_safe() {
+                    text.to_string()
+                } else {
+                    escape(text)
+                }
+            };
+            return Ok(Value::from_safe_string(part(a, left) + &part(b, right)));
+        }
         return Ok(Value::from([left, right].concat()));
     }
     if is_list(a) && is_list(b) {
@@ -434,6 +454,8 @@ fn iterate(value: Value) -> Result<Value, Error> {
         ValueKind::None | ValueKind::Number | ValueKind::Bool => {
             Err(bad(format!("for: expected a list, dict or text, got {}", value.kind())))
         }
+        // Jinja2's loop looks ahead, so loop.last and loop.length are known for generators too.
+        ValueKind::Iterable => collect(&value).map(Value::from),
         _ => Ok(value),
     }
 }

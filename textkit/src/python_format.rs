@@ -156,7 +156,13 @@ fn write_json(
         ValueKind::Bool => out.push_str(if value.is_true() { "true" } else { "false" }),
         ValueKind::Number => out.push_str(&number_text(value, ["NaN", "Infinity", "-Infinity"])),
         ValueKind::String => write_json_string(value.as_str().unwrap_or_default(), style, out),
-        ValueKind::Seq | ValueKind::Iterable => {
+        ValueKind::Iterable => {
+            return Err(Error::new(
+                ErrorKind::BadSerialization,
+                "tojson: a generator is not JSON serializable; use | list",
+            ))
+        }
+        ValueKind::Seq => {
             let items = collect(value)?;
             write_items(b"[]", items.len(), style, depth, out, |index, out| {
                 write_json(&items[index], style, depth + 1, out)

@@ -12,6 +12,20 @@ fn filter(name: &'static str, arguments: u16) -> Instruction<'static> {
     Instruction::ApplyFilter(name, Some(arguments), NO_CACHE)
 }
 
+/// Filters that give a generator in Jinja2: always true, read once, no JSON.
+const GENERATORS: [&str; 10] = [
+    "map",
+    "select",
+    "reject",
+    "selectattr",
+    "rejectattr",
+    "unique",
+    "batch",
+    "slice",
+    "items",
+    "reverse",
+];
+
 /// The instructions that take the place of one.
 fn replacement<'a>(instruction: &Instruction<'a>) -> Vec<Instruction<'a>> {
     let operator = |name: &'static str| vec![filter(name, 2)];
@@ -36,6 +50,9 @@ fn replacement<'a>(instruction: &Instruction<'a>) -> Vec<Instruction<'a>> {
         Instruction::PushLoop(_) => vec![filter(operators::ITERATE, 1), instruction.clone()],
         Instruction::EmitRaw(text) => {
             vec![Instruction::LoadConst(Value::from(*text)), Instruction::Emit]
+        }
+        Instruction::ApplyFilter(name, ..) if GENERATORS.contains(name) => {
+            vec![instruction.clone(), filter(operators::GENERATOR, 1)]
         }
         Instruction::ApplyFilter(..) | Instruction::CallMethod(..) => {
             vec![instruction.clone(), filter(operators::COUNT, 1)]
