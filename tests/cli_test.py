@@ -117,7 +117,7 @@ class CliTest(unittest.TestCase):
                                    {"name": "tool_use", "template": "use {{ tools | length }}"}])
         self.assertEqual(self.render(chat, model=folder).stdout, "list\n")
         self.assertEqual(self.render(chat, "--tools", tools, model=folder).stdout, "use 1\n")
-        self.assertEqual(self.render(chat, "--template", "tool_use", model=folder).stdout, "use 0\n")
+        self.assertEqual(self.render(chat, "--tools", tools, "--template", "default", model=folder).stdout, "list\n")
         self.refused(self.render(chat, "--template", "rag", model=folder), 2, "default, tool_use", "rag")
         (folder / "chat_template.jinja").write_text("file")
         self.assertEqual(self.render(chat, "--tools", tools, model=folder).stdout, "file\n")
