@@ -280,7 +280,7 @@ std::string ManifestToJson(const Manifest& manifest) {
   out["context_binaries"] = manifest.context_binaries;
   out["tokenizer"] = manifest.tokenizer;
   out["chat_template"] = manifest.chat_template;
-  if (manifest.schema_version >= 2) out["tokenizer_fingerprint"] = manifest.tokenizer_fingerprint;
+  out["tokenizer_fingerprint"] = manifest.tokenizer_fingerprint;
   out["genie_config"] = manifest.genie_config;
   out["backend_config"] = manifest.backend_config;
   out["calibration"] = manifest.calibration;
