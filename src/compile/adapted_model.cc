@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <functional>
 #include <map>
 #include <string>
 #include <utility>
@@ -15,9 +16,10 @@ namespace {
 using adapter::LowRankUpdate;
 using adapter::MatchedAdapters;
 
-// Rows [first_row, ...) that `update` turns the base's rows into, before DoRA's norm: V = W -
-// initial
-// + scale * left * right. `rows` holds W on entry.
+constexpr int64_t kBlockValues = int64_t{1} << 20;  // of a weight, held at a time
+
+// Turns rows [first_row, ...) of W, in `rows`, into those of V = W + scale * (left * right -
+// initial).
 void AddLowRank(const LowRankUpdate& update, int64_t first_row, std::span<float> rows) {
   const int64_t columns = update.columns;
   const auto add = [&](const std::vector<float>& left, const std::vector<float>& right,
@@ -33,61 +35,70 @@ void AddLowRank(const LowRankUpdate& update, int64_t first_row, std::span<float>
       }
     }
   };
-  if (update.initial_rank > 0) {
-    add(update.initial_left, update.initial_right, update.initial_rank, -1.0);
-  }
+  if (update.initial_rank > 0)
+    add(update.initial_left, update.initial_right, update.initial_rank, -update.scale);
   add(update.left, update.right, update.rank, update.scale);
 }
 
-// DoRA's m / |V| of each row; empty when the update has no magnitude.
-std::vector<double> RowGains(const LowRankUpdate& update, int64_t first_row,
-                             std::span<const float> changed) {
-  std::vector<double> gains;
-  if (update.magnitude.empty()) return gains;
-  const int64_t columns = update.columns;
-  for (int64_t row = 0; row * columns < static_cast<int64_t>(changed.size()); ++row) {
-    double squares = 0;
-    for (int64_t column = 0; column < columns; ++column) {
-      const double value =
-          static_cast<double>(changed[static_cast<size_t>(row * columns + column)]);
-      squares += value * value;
-    }
-    gains.push_back(static_cast<double>(update.magnitude[static_cast<size_t>(first_row + row)]) /
-                    std::sqrt(squares));
-  }
-  return gains;
-}
-
-// Applies one update to rows of W in place.
-void ApplyToRows(const LowRankUpdate& update, int64_t first_row, std::span<float> rows) {
-  const std::vector<float> before(rows.begin(), rows.end());
-  AddLowRank(update, first_row, rows);
-  const std::vector<double> gains = RowGains(update, first_row, rows);
-  if (gains.empty()) return;
-  for (size_t i = 0; i < rows.size(); ++i) {
-    const double gain = gains[i / static_cast<size_t>(update.columns)];
-    const double w = static_cast<double>(before[i]);
-    rows[i] =
-        static_cast<float>(w + update.dora_weight * (gain * static_cast<double>(rows[i]) - w));
-  }
-}
-
-// The DoRA gains of rows [first_row, first_row + count) of a tensor, read in blocks.
-Result<std::vector<double>> ReadGains(const MatchedAdapters& adapters, const std::string& tensor,
-                                      const LowRankUpdate& update, int64_t first_row,
-                                      int64_t count) {
-  std::vector<double> gains;
-  if (update.magnitude.empty()) return gains;
-  const int64_t block = std::max<int64_t>(1, (int64_t{1} << 20) / update.columns);
+// V of rows [first_row, first_row + count) of a tensor, a block at a time.
+Status ForEachBlock(
+    const MatchedAdapters& adapters, const std::string& tensor, const LowRankUpdate& update,
+    int64_t first_row, int64_t count,
+    const std::function<void(int64_t first_row, std::span<const float> rows)>& visit) {
+  const int64_t block = std::max<int64_t>(1, kBlockValues / update.columns);
   std::vector<float> rows;
   for (int64_t done = 0; done < count; done += block) {
     rows.resize(static_cast<size_t>(std::min(block, count - done) * update.columns));
     HEXPORT_RETURN_IF_ERROR(adapters.ReadRows(tensor, first_row + done, rows));
     AddLowRank(update, first_row + done, rows);
-    const std::vector<double> part = RowGains(update, first_row + done, rows);
-    gains.insert(gains.end(), part.begin(), part.end());
+    visit(first_row + done, rows);
+  }
+  return OkStatus();
+}
+
+// DoRA's magnitude / |V|, of each row of [first_row, first_row + count) or, for embeddings, of each
+// column. Empty when the update has no magnitude.
+Result<std::vector<double>> ReadGains(const MatchedAdapters& adapters, const std::string& tensor,
+                                      const LowRankUpdate& update, int64_t first_row,
+                                      int64_t count) {
+  std::vector<double> gains;
+  if (update.magnitude.empty()) return gains;
+  const bool by_column = update.magnitude_per_column;
+  if (by_column) first_row = 0, count = update.rows;
+  std::vector<double> squares(static_cast<size_t>(by_column ? update.columns : count), 0.0);
+  const auto add = [&](int64_t first, std::span<const float> rows) {
+    for (size_t i = 0; i < rows.size(); ++i) {
+      const auto row = static_cast<int64_t>(i) / update.columns;
+      const int64_t at =
+          by_column ? static_cast<int64_t>(i) % update.columns : first - first_row + row;
+      squares[static_cast<size_t>(at)] +=
+          static_cast<double>(rows[i]) * static_cast<double>(rows[i]);
+    }
+  };
+  HEXPORT_RETURN_IF_ERROR(ForEachBlock(adapters, tensor, update, first_row, count, add));
+  const int64_t first_gain = by_column ? 0 : first_row;
+  for (size_t i = 0; i < squares.size(); ++i) {
+    gains.push_back(static_cast<double>(update.magnitude[static_cast<size_t>(first_gain) + i]) /
+                    std::sqrt(squares[i]));
   }
   return gains;
+}
+
+// Applies one update, with gains of all its rows or columns, to rows of W in place.
+void ApplyToRows(const LowRankUpdate& update, const std::vector<double>& gains, int64_t first_row,
+                 std::span<float> rows) {
+  const std::vector<float> before(rows.begin(), rows.end());
+  AddLowRank(update, first_row, rows);
+  if (gains.empty()) return;
+  const auto columns = static_cast<size_t>(update.columns);
+  for (size_t i = 0; i < rows.size(); ++i) {
+    const double gain = update.magnitude_per_column
+                            ? gains[i % columns]
+                            : gains[static_cast<size_t>(first_row) + i / columns];
+    const double w = static_cast<double>(before[i]);
+    rows[i] =
+        static_cast<float>(w + update.dora_weight * (gain * static_cast<double>(rows[i]) - w));
+  }
 }
 
 // Rows of `left` that belong to the linear, times scale and the gains.
@@ -149,10 +160,12 @@ class AdaptedModel::View : public Checkpoint {
   Status ReadRows(const std::string& name, int64_t first_row, std::span<float> out) const override {
     HEXPORT_RETURN_IF_ERROR(adapters_.ReadRows(name, first_row, out));
     const auto found = low_rank_.find(name);
-    const bool at_the_edge = name == "model.embed_tokens.weight" || name == "lm_head.weight";
-    if (!at_the_edge || found == low_rank_.end() || !found->second) return OkStatus();
+    // The embedding, lm_head and biases are read through here alone; Amend sees to the rest.
+    const bool edge =
+        name == "model.embed_tokens.weight" || name == "lm_head.weight" || name.ends_with(".bias");
+    if (!edge || found == low_rank_.end() || !found->second) return OkStatus();
     HEXPORT_RETURN_IF_ERROR(LoadEdge(name));
-    for (const LowRankUpdate& update : edge_.at(name)) ApplyToRows(update, first_row, out);
+    for (const auto& [update, gains] : edge_.at(name)) ApplyToRows(update, gains, first_row, out);
     return OkStatus();
   }
   Result<TextAssets> Text() const override { return merged_.Text(); }
@@ -162,14 +175,21 @@ class AdaptedModel::View : public Checkpoint {
   // Rows of the embedding are read one token at a time: its update is kept.
   Status LoadEdge(const std::string& name) const {
     if (edge_.contains(name)) return OkStatus();
-    HEXPORT_ASSIGN_OR_RETURN(edge_[name], adapters_.LowRank(name));
+    HEXPORT_ASSIGN_OR_RETURN(std::vector<LowRankUpdate> updates, adapters_.LowRank(name));
+    std::vector<std::pair<LowRankUpdate, std::vector<double>>> loaded;
+    for (LowRankUpdate& update : updates) {
+      HEXPORT_ASSIGN_OR_RETURN(std::vector<double> gains,
+                               ReadGains(adapters_, name, update, 0, update.rows));
+      loaded.emplace_back(std::move(update), std::move(gains));
+    }
+    edge_[name] = std::move(loaded);
     return OkStatus();
   }
 
   const Checkpoint& merged_;
   const MatchedAdapters& adapters_;
   std::map<std::string, bool> low_rank_;
-  mutable std::map<std::string, std::vector<LowRankUpdate>> edge_;
+  mutable std::map<std::string, std::vector<std::pair<LowRankUpdate, std::vector<double>>>> edge_;
 };
 
 AdaptedModel::AdaptedModel(const Checkpoint& merged, const MatchedAdapters& adapters)
