@@ -131,7 +131,7 @@ Result<decoder::LowRankBranch> MakeBranch(const MatchedAdapters& adapters,
     if (update.initial_rank > 0) {
       branch.terms.push_back({update.initial_rank,
                               LeftOf(update.initial_left, update.initial_rank, first_row, rows,
-                                     -1.0, gains, update.dora_weight),
+                                     -update.scale, gains, update.dora_weight),
                               update.initial_right});
     }
     branch.terms.push_back(
