@@ -41,9 +41,16 @@ void PrintLogits(const compile::MergeModelResult& result) {
       "  what the adapter changes:              max %.4g, mean %.4g, same next token %.2f %%\n",
       check.base.max_abs, check.base.mean_abs, check.base.top1_agreement * 100);
   std::printf("  next token      base | base + adapter | merged\n");
-  for (size_t i = 0; i + 2 < result.side_by_side.size(); i += 3) {
-    std::printf("    sample %-3zu %8s | %s | %s\n", i / 3 + 1, result.side_by_side[i].c_str(),
-                result.side_by_side[i + 1].c_str(), result.side_by_side[i + 2].c_str());
+  for (size_t i = 0; i + 2 < result.next_tokens.size(); i += 3) {
+    std::printf("    sample %-3zu %8s | %s | %s\n", i / 3 + 1, result.next_tokens[i].c_str(),
+                result.next_tokens[i + 1].c_str(), result.next_tokens[i + 2].c_str());
+  }
+}
+
+void PrintAnswers(const compile::MergeModelResult& result) {
+  for (const compile::SideBySide& side : result.answers) {
+    std::printf("  %s\n    base            %s\n    base + adapter  %s\n    merged          %s\n",
+                side.prompt.c_str(), side.base.c_str(), side.adapted.c_str(), side.merged.c_str());
   }
 }
 
@@ -57,6 +64,7 @@ void PrintSummary(const MergeArguments& arguments, const compile::MergeModelResu
   std::printf("  share of the change lost to rounding %.2f %%, relative error %.3g\n",
               merge.delta_lost_share * 100, merge.delta_relative_error);
   PrintLogits(result);
+  PrintAnswers(result);
   std::printf("  tokenizer: %s, chat template: %s\n", result.text.tokenizer_from.c_str(),
               result.text.template_from.c_str());
   std::printf("  %.1f s (merge %.1f s, logits %.1f s), peak %.0f MiB\n", result.seconds,
@@ -101,6 +109,15 @@ void AddOptions(CLI::App& command, MergeArguments& arguments) {
       ->capture_default_str();
   command.add_option("--max-tokens", options.max_tokens, "Cut samples to this many tokens")
       ->capture_default_str();
+  command
+      .add_option(
+          "--prompt", arguments.options.prompts,
+          "Ask the base, base + adapter and the merged model this, and show the answers side "
+          "by side; may be repeated")
+      ->expected(1)
+      ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll);
+  command.add_option("--max-new-tokens", options.max_new_tokens, "Length of those answers")
+      ->capture_default_str();
   command.add_option("--tolerance", options.max_logit_difference,
                      "Largest logit difference allowed, as a share of the largest logit (default: "
                      ".001 for float32, .03 for float16, .15 for bfloat16)");
@@ -125,6 +142,7 @@ void AddMergeCommand(CLI::App& app, int& exit_code) {
       "  hexport merge --base ./base --adapter ./lora --samples train.jsonl --out ./merged --json\n"
       "  hexport merge --base ./base --adapter ./style --weight 1 --adapter ./facts --weight .5 "
       "--out ./merged\n"
+      "  hexport merge --base ./base --adapter ./lora --prompt \"Who are you?\" --out ./merged\n"
       "  hexport merge --base model.Q4_1.gguf --dequantize --adapter ./lora --out ./merged");
   command->callback([arguments, &exit_code] { exit_code = RunMerge(*arguments); });
 }

@@ -20,8 +20,8 @@ class AdaptedModel {
   ~AdaptedModel();
 
   // The base's values with the adapters' own tensors (modules_to_save, biases) in place of the
-  // base's. Of the low-rank changes only those to the embedding, lm_head and biases are in it, added
-  // in float32 to the rows as they are read.
+  // base's. Of the low-rank changes only those to the embedding, lm_head and biases are in it,
+  // added in float32 to the rows as they are read.
   const Checkpoint& checkpoint() const;
 
   // Puts the low-rank changes of every linear layer into a graph that was built from checkpoint().

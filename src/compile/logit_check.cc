@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <functional>
 #include <map>
 #include <memory>
 #include <span>
@@ -166,7 +167,55 @@ Result<LogitDifference> CompareWith(const Checkpoint& model, const Reference& re
   return comparison.Finish(top1.Agreement(expected));
 }
 
+Result<std::vector<std::vector<int32_t>>> Answer(
+    const Checkpoint& model, const std::function<Status(decoder::DecoderGraph&)>& amend,
+    const GreedyOptions& options, const char* stage, Progress& progress) {
+  std::vector<std::vector<int32_t>> texts = options.prompts;
+  std::vector<bool> ended(texts.size(), false);
+  const std::vector<int64_t>& eos = model.config().eos_token_ids;
+  for (int64_t step = 0; step < options.max_tokens; ++step) {
+    progress.Update(stage, step, options.max_tokens);
+    if (std::find(ended.begin(), ended.end(), false) == ended.end()) break;
+    Top1 top1(texts);
+    quant::WalkOptions walk;
+    walk.stage = stage;
+    walk.amend = amend;
+    const auto visit = [&](const ActivationView& piece) {
+      top1.Add(piece);
+      return OkStatus();
+    };
+    HEXPORT_RETURN_IF_ERROR(quant::WalkDecoder(model, texts, walk, visit, NullProgress()));
+    const std::vector<int32_t> next = top1.Last();
+    for (size_t i = 0; i < texts.size(); ++i) {
+      ended[i] = ended[i] || std::find(eos.begin(), eos.end(), next[i]) != eos.end();
+      if (!ended[i]) texts[i].push_back(next[i]);
+    }
+  }
+  for (size_t i = 0; i < texts.size(); ++i) {
+    const auto length = static_cast<std::ptrdiff_t>(options.prompts[i].size());
+    texts[i].erase(texts[i].begin(), texts[i].begin() + length);
+  }
+  return texts;
+}
+
 }  // namespace
+
+Result<GreedyAnswers> CompareAnswers(const Checkpoint& merged,
+                                     const adapter::MatchedAdapters& adapters,
+                                     const Checkpoint* base, const GreedyOptions& options,
+                                     Progress& progress) {
+  GreedyAnswers answers;
+  const AdaptedModel adapted(merged, adapters);
+  const auto amend = [&](decoder::DecoderGraph& graph) { return adapted.Amend(graph); };
+  HEXPORT_ASSIGN_OR_RETURN(answers.adapted, Answer(adapted.checkpoint(), amend, options,
+                                                   "answers of base + adapter", progress));
+  HEXPORT_ASSIGN_OR_RETURN(
+      answers.merged, Answer(merged, nullptr, options, "answers of the merged model", progress));
+  if (base == nullptr) return answers;
+  HEXPORT_ASSIGN_OR_RETURN(answers.base,
+                           Answer(*base, nullptr, options, "answers of the base", progress));
+  return answers;
+}
 
 Result<LogitCheck> CompareLogits(const Checkpoint& merged, const adapter::MatchedAdapters& adapters,
                                  const Checkpoint* base, const LogitCheckOptions& options,

@@ -41,4 +41,21 @@ Result<LogitCheck> CompareLogits(const Checkpoint& merged, const adapter::Matche
                                  const Checkpoint* base, const LogitCheckOptions& options,
                                  Progress& progress);
 
+struct GreedyOptions {
+  std::vector<std::vector<int32_t>> prompts;  // token ids, none empty
+  int64_t max_tokens = 16;                    // of each answer
+};
+
+// Greedy answers of the three models to each prompt, without the token that ended them.
+struct GreedyAnswers {
+  std::vector<std::vector<int32_t>> base, adapted, merged;  // base is empty when it was null
+};
+
+// Each token is one walk over the model, a layer at a time: slow, but in the memory of a layer.
+// Errors: CompareLogits'.
+Result<GreedyAnswers> CompareAnswers(const Checkpoint& merged,
+                                     const adapter::MatchedAdapters& adapters,
+                                     const Checkpoint* base, const GreedyOptions& options,
+                                     Progress& progress);
+
 }  // namespace hexport::compile

@@ -13,6 +13,7 @@
 #include "base/sha256.h"
 #include "compile/build.h"
 #include "compile/calibration_data.h"
+#include "text/chat_template.h"
 #include "text/tokenizer.h"
 
 namespace hexport::compile {
@@ -55,8 +56,11 @@ Status CheckOptions(const MergeModelOptions& options) {
     if (fs::equivalent(input.path, options.base, error))
       return InvalidArgument("--adapter: expected another path than --base, got the same");
   }
-  if (options.max_samples < 1 || options.max_tokens < 1)
-    return InvalidArgument("--max-samples and --max-tokens: expected at least 1");
+  if (options.max_samples < 1 || options.max_tokens < 1 || options.max_new_tokens < 1) {
+    return InvalidArgument("--max-samples, --max-tokens and --max-new-tokens: expected at least 1");
+  }
+  if (!options.logits && !options.prompts.empty())
+    return InvalidArgument("--prompt: expected without --no-logits");
   if (options.max_logit_difference < 0)
     return InvalidArgument("--tolerance: expected a positive share of the largest logit");
   return OkStatus();
@@ -134,10 +138,52 @@ Status DescribeNext(const LogitCheck& check, MergeModelResult& result) {
   for (size_t i = 0; i < check.adapted_next.size(); ++i) {
     for (const int32_t id : {check.base_next[i], check.adapted_next[i], check.merged_next[i]}) {
       const Result<std::string> text = tokenizer->Decode(std::span(&id, 1), false);
-      result.side_by_side.push_back(
+      result.next_tokens.push_back(
           nlohmann::json(text.ok() ? *text : "?")
               .dump(-1, ' ', false, nlohmann::json::error_handler_t::replace));
     }
+  }
+  return OkStatus();
+}
+
+Result<std::string> DecodeAnswer(const Tokenizer& tokenizer, const std::vector<int32_t>& ids) {
+  return tokenizer.Decode(ids, /*skip_special_tokens=*/true);
+}
+
+// Asks all three models the user's prompts.
+Status AnswerPrompts(const MergeModelOptions& options, const Checkpoint& merged,
+                     const adapter::MatchedAdapters& matched, MergeModelResult& result,
+                     Progress& progress) {
+  if (options.prompts.empty()) return OkStatus();
+  const TextAssets& text = result.text.text;
+  if (text.tokenizer_json.empty())
+    return InvalidArgument("--prompt: the model has no tokenizer to read it with");
+  HEXPORT_ASSIGN_OR_RETURN(const auto tokenizer, Tokenizer::FromJson(text.tokenizer_json));
+  HEXPORT_ASSIGN_OR_RETURN(
+      const auto chat_template,
+      ChatTemplate::Create(text.chat_template, text.bos_token, text.eos_token));
+  GreedyOptions greedy;
+  greedy.max_tokens = options.max_new_tokens;
+  for (const std::string& prompt : options.prompts) {
+    const nlohmann::json messages = {{{"role", "user"}, {"content", prompt}}};
+    HEXPORT_ASSIGN_OR_RETURN(const std::string rendered,
+                             chat_template->Render(messages.dump(), true, ""));
+    HEXPORT_ASSIGN_OR_RETURN(std::vector<int32_t> ids, tokenizer->Encode(rendered, false));
+    greedy.prompts.push_back(std::move(ids));
+  }
+  HEXPORT_ASSIGN_OR_RETURN(const std::unique_ptr<Checkpoint> base, Checkpoint::Open(options.base));
+  const bool same_rows = base->config().vocab_size >= merged.config().vocab_size;
+  HEXPORT_ASSIGN_OR_RETURN(
+      const GreedyAnswers answers,
+      CompareAnswers(merged, matched, same_rows ? base.get() : nullptr, greedy, progress));
+  for (size_t i = 0; i < options.prompts.size(); ++i) {
+    SideBySide side{options.prompts[i], "", "", ""};
+    if (same_rows) {
+      HEXPORT_ASSIGN_OR_RETURN(side.base, DecodeAnswer(*tokenizer, answers.base[i]));
+    }
+    HEXPORT_ASSIGN_OR_RETURN(side.adapted, DecodeAnswer(*tokenizer, answers.adapted[i]));
+    HEXPORT_ASSIGN_OR_RETURN(side.merged, DecodeAnswer(*tokenizer, answers.merged[i]));
+    result.answers.push_back(std::move(side));
   }
   return OkStatus();
 }
@@ -173,6 +219,7 @@ Status CheckLogits(const MergeModelOptions& options, const fs::path& folder,
       Tolerance(options, result.merge) * std::max(1.0, result.logits->max_abs_logit);
   JudgeLogits(*result.logits, result.logit_tolerance, result);
   HEXPORT_RETURN_IF_ERROR(DescribeNext(*result.logits, result));
+  HEXPORT_RETURN_IF_ERROR(AnswerPrompts(options, **merged, matched, result, progress));
   result.logits_seconds = SecondsSince(start);
   return OkStatus();
 }
@@ -460,12 +507,18 @@ std::string MergeResultToJson(const MergeModelOptions& options, const MergeModel
   if (result.logits.has_value()) {
     out["logits"] = LogitsJson(*result.logits);
     ordered_json next = ordered_json::array();
-    for (size_t i = 0; i + 2 < result.side_by_side.size(); i += 3) {
-      next.push_back({{"base", result.side_by_side[i]},
-                      {"base_and_adapter", result.side_by_side[i + 1]},
-                      {"merged", result.side_by_side[i + 2]}});
+    for (size_t i = 0; i + 2 < result.next_tokens.size(); i += 3) {
+      next.push_back({{"base", result.next_tokens[i]},
+                      {"base_and_adapter", result.next_tokens[i + 1]},
+                      {"merged", result.next_tokens[i + 2]}});
     }
     out["next_tokens"] = std::move(next);
+  }
+  for (const SideBySide& side : result.answers) {
+    out["answers"].push_back({{"prompt", side.prompt},
+                              {"base", side.base},
+                              {"base_and_adapter", side.adapted},
+                              {"merged", side.merged}});
   }
   ordered_json dtypes = ordered_json::object();
   for (const adapter::TensorOutcome& tensor : merge.tensors) {

@@ -37,9 +37,16 @@ struct MergeModelOptions {
   bool logits = true;         // compare logits of merged and unmerged
   std::filesystem::path samples;  // JSONL of messages or text; empty: one built-in conversation
   int64_t max_samples = 8, max_tokens = 256;  // of each sample
-  double max_logit_difference = 0;            // share of the largest logit; 0: by dtype
-  bool force = false;                         // replace an existing merged folder
-  bool keep_failed = false;                   // write `out` although a check failed
+  std::vector<std::string> prompts;  // questions to answer by all three models, side by side
+  int64_t max_new_tokens = 16;
+  double max_logit_difference = 0;  // share of the largest logit; 0: by dtype
+  bool force = false;               // replace an existing merged folder
+  bool keep_failed = false;         // write `out` although a check failed
+};
+
+// What the three models answer to a prompt, greedily.
+struct SideBySide {
+  std::string prompt, base, adapted, merged;
 };
 
 struct MergeModelResult {
@@ -47,7 +54,8 @@ struct MergeModelResult {
   std::optional<LogitCheck> logits;
   double logit_tolerance = 0;  // absolute
   TextChoice text;
-  std::vector<std::string> side_by_side;  // next tokens as text: see LogitCheck, three a sample
+  std::vector<std::string> next_tokens;  // as text: see LogitCheck, three a sample
+  std::vector<SideBySide> answers;
   std::vector<adapter::TrainerFacts> trainers;  // of each adapter, in order
   std::vector<std::string> warnings, failures;  // all of them
   bool written = false;
