@@ -159,6 +159,8 @@ TEST(ManifestTest, KeepsRopeWindowsAndNotes) {
   EXPECT_EQ(parsed->model.local_rope_frequencies, std::vector<double>{0.5});
   EXPECT_EQ(parsed->model.sliding_window, 512);
   EXPECT_EQ(parsed->notes, std::vector<std::string>{"a note"});
+}
+
 TEST(ManifestTest, TheFingerprintIsAHashOrNothing) {
   EXPECT_THAT(Changed([](json& root) { root.erase("tokenizer_fingerprint"); }),
               StatusIs(StatusCode::kInvalidArgument, HasSubstr("tokenizer_fingerprint: missing")));
