@@ -172,6 +172,37 @@ TEST(TemplateCorpus, C07EveryExpressionIsEqualOrRefusedAtLoadWithItsPlace) {
   EXPECT_LE(refused, 18);
 }
 
+// C06: reasoning of finished turns goes; that of the tool chain since the last user message stays;
+// no empty block is put into the history. The construct is Qwen3's.
+TEST(TemplateCorpus, C06OldReasoningGoesAndTheCurrentStays) {
+  auto source = CorpusSource("qwen3");
+  ASSERT_THAT(source, IsOk());
+  auto chat_template = ChatTemplate::Create(*source, "<s>", "</s>");
+  ASSERT_THAT(chat_template, IsOk());
+  const auto finished = (*chat_template)
+                            ->Render(R"([
+      {"role": "user", "content": "1+1"},
+      {"role": "assistant", "content": "<think>\nold\n</think>\n\n2"},
+      {"role": "user", "content": "2+2"}])",
+                                     true, "");
+  ASSERT_THAT(finished, IsOk());
+  EXPECT_EQ(finished->find("old"), std::string::npos) << *finished;
+  EXPECT_EQ(finished->find("<think>"), std::string::npos) << *finished;
+  EXPECT_NE(finished->find("<|im_start|>assistant\n2<|im_end|>"), std::string::npos) << *finished;
+  const auto chain = (*chat_template)
+                         ->Render(R"([
+      {"role": "user", "content": "1+1"},
+      {"role": "assistant", "content": "<think>\nold\n</think>\n\n2"},
+      {"role": "user", "content": "weather?"},
+      {"role": "assistant", "content": "", "reasoning_content": "now", "tool_calls": [
+        {"type": "function", "function": {"name": "f", "arguments": {}}}]},
+      {"role": "tool", "content": "rain"}])",
+                                  true, "");
+  ASSERT_THAT(chain, IsOk());
+  EXPECT_EQ(chain->find("old"), std::string::npos) << *chain;
+  EXPECT_NE(chain->find("<think>\nnow\n</think>"), std::string::npos) << *chain;
+}
+
 TEST(TemplateCorpus, HoldsTwentyFiveTemplatesAndThirtyConversations) {
   EXPECT_GE(Corpus()["rendered"].size(), 25U);
   EXPECT_GE(Corpus()["conversations"].size(), 30U);

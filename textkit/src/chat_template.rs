@@ -19,7 +19,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 const NAME: &str = "chat template";
 /// Instructions of one rendering; a long conversation takes some hundred a message.
-const FUEL: u64 = 20_000_000;
+const FUEL: u64 = 4_000_000;
 
 pub struct ChatTemplate {
     environment: Environment<'static>,
