@@ -124,8 +124,9 @@ Status QuantizeWeightsGptq(const Checkpoint& checkpoint, const decoder::DecoderG
                            const WeightOptions& options, const std::vector<TokenIds>& samples,
                            const std::filesystem::path& path, Progress& progress,
                            int64_t context_length) {
-  HEXPORT_ASSIGN_OR_RETURN(std::unique_ptr<WeightStoreWriter> writer,
-                           WeightStoreWriter::Create(checkpoint, graph, options, path, progress));
+  HEXPORT_ASSIGN_OR_RETURN(
+      std::unique_ptr<WeightStoreWriter> writer,
+      WeightStoreWriter::Create(checkpoint, graph, UniformOptions(options), path, progress));
   GptqWalk walk(checkpoint, graph, options, *writer);
   HEXPORT_RETURN_IF_ERROR(WalkDecoder(
       checkpoint, samples,

@@ -13,22 +13,13 @@ namespace {
 constexpr int64_t kRowsAtOnce = 4096;
 constexpr const char* kEmbeddingTensor = "model.embed_tokens.weight";
 
-WeightFormat FormatOf(const decoder::LinearWeight& linear, const WeightOptions& options) {
-  if (linear.lm_head) return WeightFormat::kInt8;
-  if (options.format == WeightFormat::kLpbq && options.block_size > 0 &&
-      linear.in_features % options.block_size != 0) {
-    return WeightFormat::kInt8;
-  }
-  return options.format;
-}
-
 std::string CodesName(const std::string& name, WeightFormat format) {
   return name + (format == WeightFormat::kInt8 ? ".int8" : ".int4");
 }
 
 std::vector<SafetensorsEntry> DeclareEntries(const decoder::DecoderGraph& graph,
                                              const ModelConfig& config,
-                                             const WeightOptions& options) {
+                                             const LinearOptions& options_of) {
   std::vector<SafetensorsEntry> entries;
   const auto declare = [&entries](std::string name, std::string dtype, Shape shape) {
     entries.push_back({std::move(name), std::move(dtype), std::move(shape)});
@@ -39,7 +30,8 @@ std::vector<SafetensorsEntry> DeclareEntries(const decoder::DecoderGraph& graph,
     declare(graph.embedding + ".zero_point", "I32", {1});
   }
   for (const decoder::LinearWeight& linear : graph.linears) {
-    const WeightFormat format = FormatOf(linear, options);
+    const WeightOptions options = options_of(linear);
+    const WeightFormat format = options.format;
     declare(CodesName(linear.name, format), "I8", {linear.in_features, linear.out_features});
     declare(linear.name + ".scales", "F32", {linear.out_features});
     if (format == WeightFormat::kLpbq) {
@@ -107,13 +99,23 @@ Status WriteEmbedding(const Checkpoint& checkpoint, SafetensorsWriter& writer) {
 // The output projection is as large as the vocabulary: its rows are output channels, quantized
 // piece by piece.
 Result<QuantizedWeight> QuantizeHead(const Checkpoint& checkpoint,
-                                     const decoder::LinearWeight& linear) {
+                                     const decoder::LinearWeight& linear,
+                                     const WeightOptions& options) {
   QuantizedWeight out;
+  out.format = options.format;
+  out.block_size = options.format == WeightFormat::kLpbq ? options.block_size : 0;
   out.in_features = linear.in_features;
   out.out_features = linear.out_features;
   out.codes.resize(static_cast<size_t>(linear.in_features * linear.out_features));
   const size_t in = static_cast<size_t>(linear.in_features);
   const size_t columns = static_cast<size_t>(linear.out_features);
+  const size_t blocks = out.block_size > 0 ? in / static_cast<size_t>(out.block_size) : 0;
+  out.block_scales.resize(blocks * columns);
+  const auto paste = [columns](const auto& rows, size_t count, size_t first_column, auto& whole) {
+    for (size_t row = 0; row * count < rows.size(); ++row) {
+      std::memcpy(whole.data() + row * columns + first_column, rows.data() + row * count, count);
+    }
+  };
   std::vector<float> transposed;
   HEXPORT_RETURN_IF_ERROR(VisitRows(
       checkpoint, linear.tensor, linear.out_features, linear.in_features,
@@ -126,13 +128,11 @@ Result<QuantizedWeight> QuantizeHead(const Checkpoint& checkpoint,
                 static_cast<float>(static_cast<double>(piece[n * in + k]) * linear.scale);
           }
         }
-        HEXPORT_ASSIGN_OR_RETURN(QuantizedWeight part,
-                                 QuantizeRtn(transposed, linear.in_features,
-                                             static_cast<int64_t>(count), WeightOptions{}));
-        for (size_t k = 0; k < in; ++k) {
-          std::memcpy(out.codes.data() + k * columns + static_cast<size_t>(first),
-                      part.codes.data() + k * count, count);
-        }
+        HEXPORT_ASSIGN_OR_RETURN(
+            QuantizedWeight part,
+            QuantizeRtn(transposed, linear.in_features, static_cast<int64_t>(count), options));
+        paste(part.codes, count, static_cast<size_t>(first), out.codes);
+        paste(part.block_scales, count, static_cast<size_t>(first), out.block_scales);
         out.channel_scales.insert(out.channel_scales.end(), part.channel_scales.begin(),
                                   part.channel_scales.end());
         return OkStatus();
@@ -141,36 +141,58 @@ Result<QuantizedWeight> QuantizeHead(const Checkpoint& checkpoint,
   return out;
 }
 
+Status CheckBlockSize(const decoder::LinearWeight& linear, const WeightOptions& options) {
+  if (options.format != WeightFormat::kLpbq || options.block_size == 16 ||
+      options.block_size == 32 || options.block_size == 64) {
+    return OkStatus();
+  }
+  return InvalidArgument(linear.name + ": LPBQ block_size: expected 16, 32 or 64, got " +
+                         std::to_string(options.block_size));
+}
+
+// int8 where the LPBQ block does not divide the inputs.
+WeightOptions Fitting(const decoder::LinearWeight& linear, WeightOptions options) {
+  if (options.format == WeightFormat::kLpbq && linear.in_features % options.block_size != 0) {
+    options.format = WeightFormat::kInt8;
+  }
+  return options;
+}
+
 }  // namespace
 
+LinearOptions UniformOptions(const WeightOptions& options) {
+  return [options](const decoder::LinearWeight& linear) {
+    WeightOptions out = options;
+    if (linear.lm_head) out.format = WeightFormat::kInt8;
+    return out;
+  };
+}
+
 Result<std::unique_ptr<WeightStoreWriter>> WeightStoreWriter::Create(
-    const Checkpoint& checkpoint, const decoder::DecoderGraph& graph, const WeightOptions& options,
+    const Checkpoint& checkpoint, const decoder::DecoderGraph& graph, LinearOptions options_of,
     const std::filesystem::path& path, Progress& progress) {
-  if (options.format == WeightFormat::kLpbq && options.block_size != 16 &&
-      options.block_size != 32 && options.block_size != 64) {
-    return InvalidArgument("LPBQ block_size: expected 16, 32 or 64, got " +
-                           std::to_string(options.block_size));
-  }
-  std::unique_ptr<WeightStoreWriter> out(new WeightStoreWriter(checkpoint, options, progress));
-  HEXPORT_ASSIGN_OR_RETURN(
-      out->writer_,
-      SafetensorsWriter::Create(path, DeclareEntries(graph, checkpoint.config(), options),
-                                {{"format", "hexport-weights-1"},
-                                 {"weights", std::string(WeightFormatName(options.format))},
-                                 {"block_size", std::to_string(options.block_size)}}));
-  if (!graph.embedding.empty()) HEXPORT_RETURN_IF_ERROR(WriteEmbedding(checkpoint, *out->writer_));
   for (const decoder::LinearWeight& linear : graph.linears) {
-    if (linear.lm_head || FormatOf(linear, options) == options.format) continue;
-    progress.Note(linear.tensor + ": int8, since blocks of " + std::to_string(options.block_size) +
+    const WeightOptions wanted = options_of(linear);
+    HEXPORT_RETURN_IF_ERROR(CheckBlockSize(linear, wanted));
+    if (Fitting(linear, wanted).format == wanted.format) continue;
+    progress.Note(linear.tensor + ": int8, since blocks of " + std::to_string(wanted.block_size) +
                   " do not divide its " + std::to_string(linear.in_features) + " inputs");
   }
+  std::unique_ptr<WeightStoreWriter> out(new WeightStoreWriter(checkpoint, std::move(options_of)));
+  HEXPORT_ASSIGN_OR_RETURN(
+      out->writer_,
+      SafetensorsWriter::Create(path,
+                                DeclareEntries(graph, checkpoint.config(),
+                                               [&out](const decoder::LinearWeight& linear) {
+                                                 return out->OptionsOf(linear);
+                                               }),
+                                {{"format", "hexport-weights-1"}}));
+  if (!graph.embedding.empty()) HEXPORT_RETURN_IF_ERROR(WriteEmbedding(checkpoint, *out->writer_));
   return out;
 }
 
 WeightOptions WeightStoreWriter::OptionsOf(const decoder::LinearWeight& linear) const {
-  WeightOptions options = options_;
-  options.format = FormatOf(linear, options_);
-  return options;
+  return Fitting(linear, options_of_(linear));
 }
 
 Status WeightStoreWriter::Append(const QuantizedWeight& weight) {
@@ -182,7 +204,7 @@ Status WeightStoreWriter::Append(const QuantizedWeight& weight) {
 
 Status WeightStoreWriter::AppendRtn(const decoder::LinearWeight& linear) {
   const auto quantize = [&]() -> Result<QuantizedWeight> {
-    if (linear.lm_head) return QuantizeHead(checkpoint_, linear);
+    if (linear.lm_head) return QuantizeHead(checkpoint_, linear, OptionsOf(linear));
     std::vector<float> weights(static_cast<size_t>(linear.in_features * linear.out_features));
     HEXPORT_RETURN_IF_ERROR(decoder::ReadLinear(checkpoint_, linear, weights));
     return QuantizeRtn(weights, linear.in_features, linear.out_features, OptionsOf(linear));
@@ -197,8 +219,9 @@ Status WeightStoreWriter::Commit() { return writer_->Commit(); }
 Status QuantizeWeights(const Checkpoint& checkpoint, const decoder::DecoderGraph& graph,
                        const WeightOptions& options, const std::filesystem::path& path,
                        Progress& progress) {
-  HEXPORT_ASSIGN_OR_RETURN(std::unique_ptr<WeightStoreWriter> writer,
-                           WeightStoreWriter::Create(checkpoint, graph, options, path, progress));
+  HEXPORT_ASSIGN_OR_RETURN(
+      std::unique_ptr<WeightStoreWriter> writer,
+      WeightStoreWriter::Create(checkpoint, graph, UniformOptions(options), path, progress));
   const int64_t total = static_cast<int64_t>(graph.linears.size());
   int64_t done = 0;
   for (const decoder::LinearWeight& linear : graph.linears) {

@@ -3,7 +3,9 @@
 #pragma once
 
 #include <filesystem>
+#include <functional>
 #include <memory>
+#include <utility>
 
 #include "base/progress.h"
 #include "checkpoint/checkpoint.h"
@@ -12,17 +14,23 @@
 
 namespace hexport::quant {
 
+// Format and block of each linear.
+using LinearOptions = std::function<WeightOptions(const decoder::LinearWeight&)>;
+// `options` for every linear, int8 for lm_head.
+LinearOptions UniformOptions(const WeightOptions& options);
+
 class WeightStoreWriter {
  public:
-  // Writes the embedding (when the graph has one). Checkpoint, graph and progress must outlive the
-  // writer. Errors: kInvalidArgument (block size), kDataLoss (NaN/Inf in the embedding), those of
-  // writing.
+  // Writes the embedding (when the graph has one), and notes linears that OptionsOf makes int8.
+  // The checkpoint must outlive the writer. Errors: kInvalidArgument (block size), kDataLoss
+  // (NaN/Inf in the embedding), those of writing.
   static Result<std::unique_ptr<WeightStoreWriter>> Create(const Checkpoint& checkpoint,
                                                            const decoder::DecoderGraph& graph,
-                                                           const WeightOptions& options,
+                                                           LinearOptions options_of,
                                                            const std::filesystem::path& path,
                                                            Progress& progress);
-  // The format a linear gets: int8 for lm_head and where the block does not divide its inputs.
+  // What a linear gets: what `options_of` says, but int8 where the block does not divide its
+  // inputs.
   WeightOptions OptionsOf(const decoder::LinearWeight& linear) const;
   // The next linear's codes and scales.
   Status Append(const QuantizedWeight& weight);
@@ -31,11 +39,10 @@ class WeightStoreWriter {
   Status Commit();
 
  private:
-  WeightStoreWriter(const Checkpoint& checkpoint, const WeightOptions& options, Progress& progress)
-      : checkpoint_(checkpoint), options_(options), progress_(progress) {}
+  WeightStoreWriter(const Checkpoint& checkpoint, LinearOptions options_of)
+      : checkpoint_(checkpoint), options_of_(std::move(options_of)) {}
   const Checkpoint& checkpoint_;
-  WeightOptions options_;
-  Progress& progress_;
+  LinearOptions options_of_;
   std::unique_ptr<SafetensorsWriter> writer_;
 };
 
