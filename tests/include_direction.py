@@ -27,8 +27,10 @@ ALLOWED = {
     "runtime": {"text", "ort", "device", "bundle"},
     "compile": {"checkpoint", "text", "graph", "ort", "device", "bundle", "decoder", "adapter",
                 "quant", "runtime"},
+    "evaluate": {"checkpoint", "text", "graph", "ort", "device", "bundle", "decoder", "adapter",
+                 "quant", "runtime", "compile"},
     "cli": {"checkpoint", "text", "graph", "ort", "device", "bundle", "decoder", "adapter", "quant",
-            "runtime", "compile"},
+            "runtime", "compile", "evaluate"},
 }
 # Third-party headers that one folder alone may include, so that they stop at its edge.
 ONLY_IN = {

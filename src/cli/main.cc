@@ -32,6 +32,7 @@ int Run(int argc, char** argv) {
   int exit_code = hexport::cli::kExitOk;
   hexport::cli::AddBuildCommand(app, exit_code);
   hexport::cli::AddVerifyCommand(app, exit_code);
+  hexport::cli::AddEvalCommand(app, exit_code);
   hexport::cli::AddRunCommand(app, exit_code);
   hexport::cli::AddMergeCommand(app, exit_code);
   hexport::cli::AddInspectCommand(app, exit_code);

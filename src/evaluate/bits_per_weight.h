@@ -1,0 +1,41 @@
+// What the decoder's linear weights take to store: embedding and lm_head left out.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+
+#include "base/status.h"
+#include "bundle/manifest.h"
+#include "checkpoint/checkpoint.h"
+#include "quant/weights.h"
+
+namespace hexport::evaluate {
+
+// Sums over linears.
+class WeightBits {
+ public:
+  void Add(int64_t elements, double bits) {
+    elements_ += static_cast<double>(elements);
+    bits_ += bits;
+  }
+  double per_weight() const { return elements_ > 0 ? bits_ / elements_ : 0; }
+
+ private:
+  double elements_ = 0, bits_ = 0;
+};
+
+// Bits of one quantized linear, scales included: 4 or 8 a code, 8 a block scale (as stored; 4 of
+// them carry information), 32 a channel scale.
+double LinearBits(quant::WeightFormat format, int64_t in_features, int64_t out_features,
+                  int64_t block_size);
+
+// From the formats the checkpoint stores its linears in: a dtype's bits, or a ggml block's bytes
+// over its elements. Errors: decoder::BuildDecoder's.
+Result<double> CheckpointBitsPerWeight(const Checkpoint& checkpoint);
+
+// From the nodes of the CPU model, which hold the NPU's codes. Weights of a bundle that are float
+// count 32. Errors: graph::ReadOnnx's.
+Result<double> BundleBitsPerWeight(const std::filesystem::path& bundle,
+                                   const bundle::Manifest& manifest);
+
+}  // namespace hexport::evaluate

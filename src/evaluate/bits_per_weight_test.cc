@@ -1,0 +1,31 @@
+#include "evaluate/bits_per_weight.h"
+
+#include <gtest/gtest.h>
+
+#include "base/status_matchers.h"
+
+namespace hexport::evaluate {
+namespace {
+
+using hexport::testing::IsOk;
+
+TEST(LinearBits, CountsCodesAndEveryScale) {
+  using quant::WeightFormat;
+  EXPECT_DOUBLE_EQ(LinearBits(WeightFormat::kInt8, 64, 10, 0), 8 * 640 + 32 * 10);
+  EXPECT_DOUBLE_EQ(LinearBits(WeightFormat::kInt4, 64, 10, 0), 4 * 640 + 32 * 10);
+  // 64 inputs in blocks of 32: two block scales a channel.
+  EXPECT_DOUBLE_EQ(LinearBits(WeightFormat::kLpbq, 64, 10, 32), 4 * 640 + 8 * 20 + 32 * 10);
+}
+
+TEST(CheckpointBitsPerWeight, IsTheDtypesForFloats) {
+  const auto checkpoint = Checkpoint::Open(HEXPORT_TEST_DATA "/tiny/llama");
+  ASSERT_THAT(checkpoint, IsOk());
+  const auto bits = CheckpointBitsPerWeight(**checkpoint);
+  ASSERT_THAT(bits, IsOk());
+  const TensorInfo* tensor = (*checkpoint)->Find("model.layers.0.self_attn.q_proj.weight");
+  ASSERT_NE(tensor, nullptr);
+  EXPECT_DOUBLE_EQ(*bits, tensor->stored_dtype == "F32" ? 32 : 16);
+}
+
+}  // namespace
+}  // namespace hexport::evaluate
