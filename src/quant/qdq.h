@@ -5,6 +5,7 @@
 #include "decoder/decoder.h"
 #include "graph/graph.h"
 #include "quant/encoding.h"
+#include "quant/quant_config.h"
 #include "quant/weights.h"
 
 namespace hexport::quant {
@@ -15,13 +16,24 @@ struct QdqGraph {
   EncodingMap activations;  // every activation, for reports and diagnosis
 };
 
+struct QdqOptions {
+  QuantConfig config;  // widths of activations and caches, and what computes in float16
+};
+
 // Static-shape float graph -> QDQ graph for the NPU: activations u16, caches u8 symmetric
 // (zero_point 128), softmax and sigmoid fixed to [0,1], data-moving ops share one encoding,
-// RMSNormalization native, weights in the patterns that the QNN provider fuses. `store` must
-// outlive the graph. Errors: kInvalidArgument naming an activation without a range, kNotFound
-// naming a weight that the store lacks.
+// RMSNormalization native, weights in the patterns that the QNN provider fuses. The config changes:
+//   kv_bits 16           caches u16 symmetric (zero_point 32768)
+//   activation_bits 8    every linear but lm_head reads and writes u8; all else stays u16
+//   rules with bits 8    a linear that reads such an activation reads and writes u8; other readers
+//                        get its 8 bit value in u16
+//   float16              a norm or softmax between casts, or an activation that is not quantized
+// The NPU has no operator between u8 and u16 but Convert (DQ -> Q), so widths change in those.
+// `store` must outlive the graph. Errors: kInvalidArgument naming an activation without a range, or
+// one that rules put into float16 where the NPU takes integers alone; kNotFound naming a weight
+// that the store lacks.
 Result<QdqGraph> BuildQdq(const decoder::DecoderGraph& graph, const RangeMap& ranges,
-                          const WeightStore& store);
+                          const WeightStore& store, const QdqOptions& options = {});
 
 struct CpuOptions {
   // MatMulNBits quantizes its input to 8 bit blocks and multiplies integers (accuracy_level 4). For
