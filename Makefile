@@ -1,6 +1,8 @@
 # make demo     set up, build build/release/hexport, build a bundle of SmolLM2 and ask it a question
 # make test     every test there is: release suite, ASan+UBSan unit tests, fuzzers for a minute each
 # make accept   the acceptance commands on the demo model (tests/accept.sh)
+# make accept-quant  accuracy of every method, format and model, and of llama.cpp's (tests/accept_quant.py; hours;
+#               goes on where it was; QUANT="--models smollm2 --methods gptq" measures a part)
 # make setup    only install and download what is needed (tools/setup.sh)
 # make format   rewrite the C++ sources with clang-format; format-check only looks
 # make tidy     clang-tidy over src/, warnings are errors
@@ -23,7 +25,7 @@ CXX_FILES = $(shell git ls-files '*.cc' '*.h')
 CMAKE_ROOTS := $(if $(HEXPORT_ORT_ROOT),-DHEXPORT_ORT_ROOT=$(HEXPORT_ORT_ROOT)) \
                $(if $(HEXPORT_QNN_ROOT),-DHEXPORT_QNN_ROOT=$(HEXPORT_QNN_ROOT))
 
-.PHONY: demo test accept setup setup-tests setup-tools hexport release asan fuzz \
+.PHONY: demo test accept accept-quant setup setup-tests setup-tools setup-quant hexport release asan fuzz \
         format format-check tidy clean
 
 setup:
@@ -34,6 +36,9 @@ setup-tests:
 
 setup-tools:
 	@tools/setup.sh --tools
+
+setup-quant:
+	@tools/setup.sh --eval --llama-cpp
 
 hexport: setup
 	cmake --preset release -DHEXPORT_TESTS=OFF $(CMAKE_ROOTS) --log-level=WARNING
@@ -64,6 +69,9 @@ test: setup-tests
 
 accept: demo
 	tests/accept.sh
+
+accept-quant: setup-quant hexport
+	tests/accept_quant.py $(QUANT)
 
 format: setup-tools
 	clang-format-19 -i $(CXX_FILES)

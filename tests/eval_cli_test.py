@@ -50,6 +50,17 @@ class EvalCliTest(unittest.TestCase):
         self.assertEqual(result.returncode, code, result.stderr + result.stdout)
         self.assertIn(words, result.stderr)
 
+    @staticmethod
+    def int8_bits():
+        """8 a code and 32 a channel, of all linears but lm_head."""
+        config = json.loads((TINY / "config.json").read_text())
+        hidden, inner = config["hidden_size"], config["intermediate_size"]
+        head = config.get("head_dim") or hidden // config["num_attention_heads"]
+        query, key = head * config["num_attention_heads"], head * config["num_key_value_heads"]
+        shapes = [(hidden, query), (hidden, key), (hidden, key), (query, hidden), (hidden, inner), (hidden, inner),
+                  (inner, hidden)]
+        return sum(8 * i * o + 32 * o for i, o in shapes) / sum(i * o for i, o in shapes)
+
     def test_a_checkpoint_agrees_with_itself(self):
         got = self.evaluated(self.model, "--text", self.text)
         self.assertEqual(got["engine"], "float")
@@ -81,7 +92,7 @@ class EvalCliTest(unittest.TestCase):
             self.assertGreater(got["cosine_vs_float"], .99)
             self.assertLess(abs(got["perplexity_ratio"] - 1), .05)
             self.assertGreater(got["kl_vs_float"], 0)
-            self.assertTrue(8 < got["bits_per_weight"] < 10, got)
+            self.assertAlmostEqual(got["bits_per_weight"], self.int8_bits(), places=9)
 
     def test_float_of_a_bundle_is_its_checkpoint(self):
         self.assertEqual(self.built.returncode, 0, self.built.stderr)

@@ -1,10 +1,11 @@
 #!/usr/bin/env bash
 # Installs what hexport needs on Debian 12 (x86-64), pinned and checked by tools/deps.lock.
 #
-#   tools/setup.sh [--tests] [--tools] [--eval]
+#   tools/setup.sh [--tests] [--tools] [--eval] [--llama-cpp]
 #     --tests   also what `make test` needs: GoogleTest and clang 19 (for the fuzzers)
 #     --tools   also what `make format` and `make tidy` need: clang-format 19 and clang-tidy 19
 #     --eval    also what `make accept-quant` measures with: texts in models/text, Qwen2.5-Coder-0.5B
+#     --llama-cpp  also llama-quantize and llama-imatrix of llama.cpp, to compare with: built into deps/llama-cpp
 #
 # Downloads land in deps/ and models/ of this tree and nowhere else. A part that is already there and
 # whole is kept. Environment:
@@ -23,6 +24,7 @@ python=""    # an interpreter that has pip
 with_tests=0
 with_tools=0
 with_eval=0
+with_llama_cpp=0
 
 say() { printf 'setup: %s\n' "$*"; }
 missing() {
@@ -36,8 +38,9 @@ parse_options() {
       --tests) with_tests=1 ;;
       --tools) with_tools=1 ;;
       --eval) with_eval=1 ;;
+      --llama-cpp) with_llama_cpp=1 ;;
       *)
-        printf 'setup: expected --tests, --tools or --eval, got "%s"\n' "$option" >&2
+        printf 'setup: expected --tests, --tools, --eval or --llama-cpp, got "%s"\n' "$option" >&2
         exit 2
         ;;
     esac
@@ -301,6 +304,34 @@ set_up_second_model() {
   write_stamp second-model "$key" "models/$name"
 }
 
+# llama-cpp-python's source archive holds llama.cpp's whole tree. Only the two programs are built, static, without
+# network code.
+set_up_llama_cpp() {
+  local name=llama-cpp-python key version source="$work/llama-cpp"
+  key="$(locked $name 3)" version="$(locked $name 2)"
+  ! is_complete llama-cpp "$key" || return 0
+  [[ -n "$python" ]] || find_python
+  say "downloading $name $version"
+  "$python" -m pip download --quiet --no-cache-dir --no-deps --no-binary=:all: --dest "$work/sdist" \
+    "$name==$version" || missing "pip could not download $name==$version; is the network there?"
+  mv "$work"/sdist/*.tar.gz "$work/$name.tar.gz"
+  check_sha256 "$name" "$work/$name.tar.gz"
+  mkdir "$source"
+  tar -xzf "$work/$name.tar.gz" -C "$source" --no-same-owner --strip-components=1
+  say "building llama-quantize and llama-imatrix (minutes)"
+  { cmake -S "$source/vendor/llama.cpp" -B "$work/llama-build" -G Ninja -DCMAKE_BUILD_TYPE=Release \
+    -DBUILD_SHARED_LIBS=OFF -DLLAMA_OPENSSL=OFF -DLLAMA_BUILD_TESTS=OFF -DLLAMA_BUILD_EXAMPLES=OFF \
+    -DLLAMA_BUILD_SERVER=OFF -DLLAMA_BUILD_TOOLS=ON -DLLAMA_BUILD_UI=OFF -DLLAMA_BUILD_APP=OFF &&
+    nice cmake --build "$work/llama-build" --target llama-quantize llama-imatrix; } >"$deps/llama-cpp.log" 2>&1 || {
+    tail -n 15 "$deps/llama-cpp.log" >&2
+    missing "llama.cpp could not be built (whole log: deps/llama-cpp.log)"
+  }
+  mkdir "$work/llama-bin"
+  cp "$work"/llama-build/bin/llama-{quantize,imatrix} "$work/llama-bin"
+  put "$work/llama-bin" deps/llama-cpp
+  write_stamp llama-cpp "$key" deps/llama-cpp
+}
+
 # Crates go to $CARGO_HOME, which the Makefile puts in deps/cargo. Settings of your own (a mirror, a
 # proxy) in ~/.cargo/config.toml still hold.
 set_up_crates() {
@@ -336,6 +367,7 @@ main() {
     set_up_texts
     set_up_second_model
   fi
+  if ((with_llama_cpp)); then set_up_llama_cpp; fi
   say "everything is in place"
 }
 

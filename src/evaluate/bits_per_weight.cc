@@ -1,8 +1,9 @@
 #include "evaluate/bits_per_weight.h"
 
+#include <functional>
 #include <map>
 #include <string>
-#include <variant>
+#include <string_view>
 
 #include "checkpoint/block_format.h"
 #include "decoder/decoder.h"
@@ -11,11 +12,11 @@
 namespace hexport::evaluate {
 namespace {
 
-int64_t IntegerAttribute(const graph::Node& node, const std::string& name) {
-  const auto found = node.attributes.find(name);
-  if (found == node.attributes.end()) return 0;
-  const auto* value = std::get_if<int64_t>(&found->second);
-  return value != nullptr ? *value : 0;
+// What of `name` is the linear's own name, when it ends in `ending`; empty: it does not.
+std::string_view LinearName(std::string_view name, std::string_view ending) {
+  if (!name.ends_with(ending)) return {};
+  name.remove_suffix(ending.size());
+  return name;
 }
 
 }  // namespace
@@ -51,29 +52,28 @@ Result<double> CheckpointBitsPerWeight(const Checkpoint& checkpoint) {
 
 Result<double> BundleBitsPerWeight(const std::filesystem::path& bundle,
                                    const bundle::Manifest& manifest) {
-  HEXPORT_ASSIGN_OR_RETURN(const graph::Graph cpu, graph::ReadOnnx(bundle / manifest.cpu_model));
-  std::map<std::string, const graph::Initializer*> initializers;
-  for (const graph::Initializer& initializer : cpu.initializers)
-    initializers[initializer.name] = &initializer;
-  WeightBits sum;
-  for (const graph::Node& node : cpu.nodes) {
-    if (node.inputs.size() < 2 || node.inputs[1].starts_with("lm_head.")) continue;
-    if (node.op_type == "MatMulNBits") {
-      const int64_t in = IntegerAttribute(node, "K"), out = IntegerAttribute(node, "N");
-      // A linear that LPBQ's block does not divide is int8; MatMulNBits' own blocks say nothing of
-      // per-channel codes, whose scale repeats.
-      const bool eight = IntegerAttribute(node, "bits") == 8;
-      const bool lpbq = manifest.weights == "lpbq" && !eight;
-      const quant::WeightFormat format = eight  ? quant::WeightFormat::kInt8
-                                         : lpbq ? quant::WeightFormat::kLpbq
-                                                : quant::WeightFormat::kInt4;
-      sum.Add(in * out, LinearBits(format, in, out, lpbq ? manifest.block_size : 1));
-    } else if (node.op_type == "MatMul" && initializers.contains(node.inputs[1])) {
-      const int64_t elements = NumElements(initializers[node.inputs[1]]->shape);
-      sum.Add(elements, 32.0 * static_cast<double>(elements));
-    }
+  if (manifest.graphs.empty()) return 32.0;
+  const std::filesystem::path path = bundle / manifest.graphs.back().qdq_model;
+  HEXPORT_ASSIGN_OR_RETURN(const graph::Graph qdq, graph::ReadOnnx(path));
+  std::map<std::string, double, std::less<>> scales;  // bits of a linear's scales
+  for (const graph::Initializer& initializer : qdq.initializers) {
+    const auto elements = static_cast<double>(NumElements(initializer.shape));
+    if (const auto linear = LinearName(initializer.name, ".block_scales"); !linear.empty())
+      scales[std::string(linear)] += 8.0 * elements;
+    else if (const auto channels = LinearName(initializer.name, ".scales"); !channels.empty())
+      scales[std::string(channels)] += 32.0 * elements;
   }
-  return sum.per_weight();
+  WeightBits sum;
+  for (const graph::Initializer& initializer : qdq.initializers) {
+    const std::string_view eight = LinearName(initializer.name, ".int8");
+    const std::string_view linear = eight.empty() ? LinearName(initializer.name, ".int4") : eight;
+    if (linear.empty() || linear.starts_with("lm_head")) continue;
+    const int64_t elements = NumElements(initializer.shape);
+    const auto found = scales.find(linear);
+    sum.Add(elements, static_cast<double>(elements) * (eight.empty() ? 4.0 : 8.0) +
+                          (found == scales.end() ? 0.0 : found->second));
+  }
+  return sum.per_weight() > 0 ? sum.per_weight() : 32.0;
 }
 
 }  // namespace hexport::evaluate

@@ -33,8 +33,8 @@ double LinearBits(quant::WeightFormat format, int64_t in_features, int64_t out_f
 // over its elements. Errors: decoder::BuildDecoder's.
 Result<double> CheckpointBitsPerWeight(const Checkpoint& checkpoint);
 
-// From the nodes of the CPU model, which hold the NPU's codes. Weights of a bundle that are float
-// count 32. Errors: graph::ReadOnnx's.
+// From the codes and scales of the quantized graph, whatever mixture of formats it holds. A graph
+// without codes is float: 32. Errors: graph::ReadOnnx's.
 Result<double> BundleBitsPerWeight(const std::filesystem::path& bundle,
                                    const bundle::Manifest& manifest);
 

@@ -44,7 +44,9 @@ Result<Question> ParseQuestion(std::string_view line) {
   if (answer == value.end() || !answer->is_number_integer() || answer->get<int64_t>() < 0 ||
       answer->get<int64_t>() >= count) {
     return Wrong("\"answer\": expected an index from 0 to " + std::to_string(count - 1) +
-                 (answer == value.end() ? ", got none" : ", got " + answer->dump()));
+                 (answer == value.end()     ? ", got none"
+                  : answer->is_structured() ? ", got something nested"
+                                            : ", got " + answer->dump()));
   }
   question.answer = answer->get<size_t>();
   return question;

@@ -56,6 +56,7 @@ TEST(ParseTasks, NamesFileLineAndField) {
       {R"({"question": "a", "choices": ["b", "c"], "answer": 2})", "from 0 to 1, got 2"},
       {R"({"question": "a", "choices": ["b", "c"], "answer": -1})", "got -1"},
       {R"({"question": "a", "choices": ["b", "c"], "answer": 18446744073709551615})", "got 184"},
+      {R"({"question": "a", "choices": ["b", "c"], "answer": [[1]]})", "got something nested"},
       {R"({"question": "a", "choices": ["b", "c"], "answer": "b"})", "got \"b\""}};
   for (const auto& [line, message] : bad) {
     EXPECT_THAT(ParseTasks(good + line, "t.jsonl"),
