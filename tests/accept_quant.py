@@ -6,7 +6,8 @@ Usage: accept_quant.py [--models A,B] [--methods A,B] [--formats A,B] [--llama-c
 
   --models     smollm2, qwen2.5 (default: both)
   --methods    rtn, gptq, awq, smoothquant, seqmse (default: all)
-  --formats    int8, int4, lpbq16, lpbq32, lpbq64 (default: all)
+  --formats    int8, int4, lpbq16, lpbq32, lpbq64; auto4.60, auto5.25: this many bits a weight on average, spent where
+               they count most (default: all)
   --llama-cpp  q4_0, q4_0-imatrix, q4_k_m, q4_k_m-imatrix (default: all; none leaves them out)
   --engine     what hexport's rows are measured on: cpu (weights alone) or qdq (16-bit activations, 8-bit cache, as
                on the NPU; the default). llama.cpp's rows are weights alone, run by hexport's float engine.
@@ -35,7 +36,7 @@ CALIBRATION, HELD_OUT = ROOT / "models/text/calibration.jsonl", ROOT / "models/t
 MODELS = {"smollm2": ROOT / "models/SmolLM2-135M-Instruct.Q4_1.gguf",
           "qwen2.5": ROOT / "models/Qwen2.5-Coder-0.5B-Instruct.q4_k_m.gguf"}
 METHODS = ["rtn", "gptq", "awq", "smoothquant", "seqmse"]
-FORMATS = ["int8", "int4", "lpbq16", "lpbq32", "lpbq64"]
+FORMATS = ["int8", "int4", "lpbq16", "lpbq32", "lpbq64", "auto4.60", "auto5.25"]
 LLAMA_FORMATS = ["q4_0", "q4_0-imatrix", "q4_k_m", "q4_k_m-imatrix"]
 BEGIN, END = "<!-- accept-quant -->", "<!-- /accept-quant -->"
 
@@ -79,13 +80,16 @@ def evaluate(options, target, engine, *more):
 
 def measure_hexport(options, model, method, weights):
     block = weights.removeprefix("lpbq") if weights.startswith("lpbq") else None
+    budget = weights.removeprefix("auto") if weights.startswith("auto") else None
     folder = OUT / "work" / f"{model}-{method}-{weights}"
     shutil.rmtree(folder, ignore_errors=True)
     folder.parent.mkdir(parents=True, exist_ok=True)
-    arguments = ["--model", MODELS[model], "--method", method, "--weights", "lpbq" if block else weights,
+    arguments = ["--model", MODELS[model], "--method", method, "--weights", "lpbq" if block or budget else weights,
                  "--calibration", CALIBRATION, "--samples", options.samples, "--out", folder, "--json"]
     if block:
         arguments += ["--block", block]
+    if budget:
+        arguments += ["--auto", budget]
     try:
         _, seconds, peak = run(HEXPORT, "quantize", *arguments)
         row = evaluate(options, folder, options.engine)

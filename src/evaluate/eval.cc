@@ -270,6 +270,12 @@ Result<EvalResult> Evaluate(const EvalOptions& options, Progress& progress) {
                            std::to_string(options.max_tokens));
   }
   HEXPORT_ASSIGN_OR_RETURN(Target target, OpenTarget(options, progress));
+  if (target.reference != nullptr &&
+      target.reference->vocab_size() != target.engine->vocab_size()) {
+    return InvalidArgument("the float model: vocab_size: expected " +
+                           std::to_string(target.engine->vocab_size()) + ", got " +
+                           std::to_string(target.reference->vocab_size()));
+  }
   EvalResult result;
   result.engine = EvalEngineName(options.engine);
   result.bits_per_weight = target.bits_per_weight;
