@@ -35,6 +35,12 @@ struct QdqOptions {
 Result<QdqGraph> BuildQdq(const decoder::DecoderGraph& graph, const RangeMap& ranges,
                           const WeightStore& store, const QdqOptions& options = {});
 
+// Whether ranges and the whole graph's activations are the same set: kInvalidArgument naming the
+// activations without a range and the ranges without an activation (a graph rewritten after
+// calibration), with their numbers. Ranges of masks and tables that the graph does not read are
+// let be.
+Status CheckRanges(const decoder::DecoderGraph& graph, const RangeMap& ranges);
+
 struct CpuOptions {
   // MatMulNBits quantizes its input to 8 bit blocks and multiplies integers (accuracy_level 4). For
   // SmolLM2 with int8 weights a token takes 0.02 s instead of 0.37 s; logit cosine .9992 instead of
