@@ -64,7 +64,7 @@ has_cargo() {
 
 wanted_packages() {
   echo ca-certificates g++ cmake ninja-build ccache pkg-config unzip python3 python3-pip python3-venv \
-    protobuf-compiler libprotobuf-dev nlohmann-json3-dev libcli11-dev libssl-dev libeigen3-dev libyaml-cpp-dev
+    protobuf-compiler libprotobuf-dev nlohmann-json3-dev libcli11-dev libssl-dev libeigen3-dev libyaml-cpp-dev libopenblas-dev
   command -v go >/dev/null || [[ -n "${HEXPORT_ORT_ROOT:-}" ]] || echo golang-go
   has_cargo || echo cargo-web rustc-web
   if ((with_tests)); then echo libgtest-dev libgmock-dev clang-19 libclang-rt-19-dev; fi

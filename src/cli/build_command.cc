@@ -55,10 +55,12 @@ int RunBuild(BuildArguments& arguments) {
   const Result<quant::WeightFormat> format = quant::ParseWeightFormat(arguments.weights);
   if (!format.ok()) return Fail(format.status().WithContext("--weights"), arguments.json);
   compile::BuildOptions& options = arguments.options;
-  options.gptq = arguments.method == "gptq";
+  const Result<quant::Method> method = quant::ParseMethod(arguments.method);
+  if (!method.ok()) return Fail(method.status().WithContext("--method"), arguments.json);
+  options.config.method = *method;
   options.model = arguments.model;
   options.out = arguments.out;
-  options.weights.format = *format;
+  options.config.weights.format = *format;
   options.calibration = arguments.calibration;
   options.chat_template = arguments.chat_template;
   options.weight_shared = !arguments.no_weight_shared;
@@ -112,11 +114,11 @@ void AddBuildCommand(CLI::App& app, int& exit_code) {
   command
       ->add_option(
           "--method", arguments->method,
-          "gptq (errors made up for, from the calibration data) or rtn (round to nearest; faster)")
-      ->check(CLI::IsMember({"gptq", "rtn"}))
+          "gptq (errors made up for, from the calibration data), seqmse (scales searched on it) or "
+          "rtn (round to nearest; fastest)")
       ->capture_default_str();
   command
-      ->add_option("--block", options.weights.block_size,
+      ->add_option("--block", options.config.weights.block_size,
                    "LPBQ block along input features: 16, 32 or 64")
       ->capture_default_str();
   command->add_option(

@@ -93,8 +93,8 @@ Status CheckOptions(const BuildOptions& options, const device::Soc& soc) {
     return InvalidArgument("--context: expected at most 1048576, got " +
                            std::to_string(options.context_length));
   }
-  if (options.weights.format == quant::WeightFormat::kLpbq) {
-    const int block = options.weights.block_size;
+  if (options.config.weights.format == quant::WeightFormat::kLpbq) {
+    const int block = options.config.weights.block_size;
     if (block != 16 && block != 32 && block != 64) {
       return InvalidArgument("--block: expected 16, 32 or 64, got " + std::to_string(block));
     }
@@ -139,8 +139,10 @@ Keys MakeKeys(const BuildContext& context) {
       context.checkpoint->config().rope.scaling.type == RopeScaling::Type::kLongrope;
   keys.calibrate = Sha256Hex(base + "|calibrate|" + samples +
                              (by_context ? "|" + std::to_string(o.context_length) : ""));
-  keys.quantize = Sha256Hex((o.gptq ? keys.calibrate + "|gptq" : base) + "|quantize|" + m.weights +
-                            "|" + std::to_string(m.block_size));
+  // Rounding to nearest needs no samples, unless a rule asks for another method.
+  const bool uses_samples = o.config.method != quant::Method::kRtn || !o.config.linears.empty();
+  keys.quantize = Sha256Hex((uses_samples ? keys.calibrate : base) + "|quantize|" +
+                            quant::QuantConfigToJson(o.config));
   keys.graphs = Sha256Hex(keys.calibrate + keys.quantize + "|" + std::to_string(o.context_length) +
                           "|" + std::to_string(o.prompt_ar));
   keys.compile = Sha256Hex(keys.graphs + "|" + m.qnn_version + "|" + m.soc);
@@ -197,9 +199,11 @@ Status Prepare(BuildContext& context) {
   manifest.soc = context.soc.name;
   manifest.soc_model = context.soc.soc_model;
   manifest.htp_arch = context.soc.htp_arch;
-  manifest.weights = quant::WeightFormatName(options.weights.format);
+  manifest.weights = quant::WeightFormatName(options.config.weights.format);
   manifest.block_size =
-      options.weights.format == quant::WeightFormat::kLpbq ? options.weights.block_size : 0;
+      options.config.weights.format == quant::WeightFormat::kLpbq
+          ? options.config.weights.block_size
+          : 0;
   manifest.mask_floor = static_cast<double>(quant::kMaskFloor);
   manifest.context_length = options.context_length;
   manifest.cpu_model = "cpu/model.onnx";
@@ -218,7 +222,7 @@ Status RunStages(BuildContext& context, const Keys& keys) {
   HEXPORT_RETURN_IF_ERROR(RunStage(context, "calibrate", keys.calibrate,
                                    [&](StageReport& r) { return CalibrateStage(context, r); }));
   HEXPORT_RETURN_IF_ERROR(RunStage(context, "quantize", keys.quantize,
-                                   [&](StageReport& r) { return QuantizeStage(context, r); }));
+                                   [&](StageReport& r) { return QuantizeStage(context, keys.quantize, r); }));
   HEXPORT_RETURN_IF_ERROR(RunStage(context, "graphs", keys.graphs,
                                    [&](StageReport& r) { return GraphsStage(context, r); }));
   HEXPORT_RETURN_IF_ERROR(LoadGraphs(context));

@@ -11,7 +11,8 @@
 #include "bundle/manifest.h"
 #include "compile/merge.h"
 #include "compile/report.h"
-#include "quant/weights.h"
+
+#include "quant/quant_config.h"
 
 namespace hexport::compile {
 
@@ -24,8 +25,7 @@ struct BuildOptions {
   std::string soc = "sm8650";
   int64_t context_length = 1024;  // CL of every graph
   int64_t prompt_ar = 128;        // tokens of one prefill call
-  quant::WeightOptions weights;
-  bool gptq = true;                     // false: round to nearest
+  quant::QuantConfig config;  // formats, methods, bits: what the command line sets is in here too
   std::filesystem::path calibration;    // empty: the built-in conversations
   int64_t calibration_samples = 0;      // 0: all
   std::filesystem::path chat_template;  // a Jinja file that replaces the checkpoint's

@@ -1,6 +1,7 @@
 #include "compile/build_stages.h"
 
 #include <algorithm>
+#include <cstdio>
 #include <nlohmann/json.hpp>
 #include <system_error>
 #include <utility>
@@ -12,8 +13,8 @@
 #include "decoder/decoder.h"
 #include "graph/onnx_io.h"
 #include "quant/calibrate.h"
-#include "quant/gptq.h"
 #include "quant/qdq.h"
+#include "quant/quantize.h"
 
 namespace hexport::compile {
 namespace {
@@ -97,7 +98,8 @@ Status WriteQdqGraphs(BuildContext& context, const quant::RangeMap& ranges,
     options.cl = entry.cl;
     HEXPORT_ASSIGN_OR_RETURN(decoder::DecoderGraph decoder,
                              decoder::BuildDecoder(context.weights(), options));
-    HEXPORT_ASSIGN_OR_RETURN(quant::QdqGraph qdq, quant::BuildQdq(decoder, ranges, store));
+    HEXPORT_ASSIGN_OR_RETURN(quant::QdqGraph qdq, quant::BuildQdq(decoder, ranges, store,
+                                             {context.options.config}));
     qdq.graph.name = entry.name;
     HEXPORT_RETURN_IF_ERROR(
         shared->WriteModel(qdq.graph, context.bundle() / entry.qdq_model, write));
@@ -174,6 +176,29 @@ Status WriteGenieFiles(BuildContext& context, StageReport& report) {
   return WriteFileAtomically(root / manifest.genie_config, *config);
 }
 
+// Average bits, and the linears that lost most.
+void NoteLosses(std::vector<quant::LinearLoss> losses, StageReport& report) {
+  int64_t bits = 0, elements = 0;
+  for (const quant::LinearLoss& loss : losses) {
+    bits += loss.bits;
+    elements += loss.elements;
+  }
+  char text[160];
+  std::snprintf(text, sizeof(text), "%.3f bits a decoder weight, scales included",
+                static_cast<double>(bits) / static_cast<double>(std::max<int64_t>(elements, 1)));
+  report.notes.emplace_back(text);
+  const size_t worst = std::min<size_t>(3, losses.size());
+  std::partial_sort(losses.begin(), losses.begin() + static_cast<std::ptrdiff_t>(worst),
+                    losses.end(), [](const auto& a, const auto& b) {
+                      return a.relative_error > b.relative_error;
+                    });
+  for (size_t i = 0; i < worst && losses[i].relative_error >= 0.0; ++i) {
+    std::snprintf(text, sizeof(text), "%s: relative output error %.3f", losses[i].name.c_str(),
+                  losses[i].relative_error);
+    report.notes.emplace_back(text);
+  }
+}
+
 }  // namespace
 
 Status RunStage(BuildContext& context, const std::string& name, const std::string& key,
@@ -210,11 +235,11 @@ Status CalibrateStage(BuildContext& context, StageReport& report) {
   return WriteFileAtomically(context.work / "ranges.json", ranges.dump());
 }
 
-Status QuantizeStage(BuildContext& context, StageReport& report) {
+Status QuantizeStage(BuildContext& context, const std::string& key, StageReport& report) {
   HEXPORT_ASSIGN_OR_RETURN(decoder::DecoderGraph decoder,
                            decoder::BuildDecoder(context.weights(), {}));
-  report.notes.push_back(std::string(quant::WeightFormatName(context.options.weights.format)) +
-                         (context.options.gptq ? ", GPTQ" : ", round to nearest") +
+  report.notes.push_back(std::string(quant::WeightFormatName(context.options.config.weights.format)) +
+                         ", method " + std::string(quant::MethodName(context.options.config.method)) +
                          "; lm_head int8; embedding 16 bit" +
                          (context.rotated != nullptr ? "; residual stream rotated" : ""));
   if (context.options.rotate_residual && context.rotated == nullptr) {
@@ -223,13 +248,21 @@ Status QuantizeStage(BuildContext& context, StageReport& report) {
         " norms what joins it, so the rotation cannot be folded in");
     context.progress.Note(report.notes.back());
   }
-  if (context.options.gptq) {
-    return quant::QuantizeWeightsGptq(
-        context.weights(), decoder, context.options.weights, context.calibration.samples,
-        context.work / "weights.safetensors", context.progress, context.options.context_length);
-  }
-  return quant::QuantizeWeights(context.weights(), decoder, context.options.weights,
-                                context.work / "weights.safetensors", context.progress);
+  quant::WeightQuantization quantization;
+  quantization.config = context.options.config;
+  quantization.context_length = context.options.context_length;
+  quantization.work = context.work / "layers";
+  quantization.key = key;
+  HEXPORT_RETURN_IF_ERROR(MakeFolder(quantization.work));
+  HEXPORT_ASSIGN_OR_RETURN(
+      const std::vector<quant::LinearLoss> losses,
+      quant::QuantizeModelWeights(context.weights(), decoder, quantization,
+                                  context.calibration.samples,
+                                  context.work / "weights.safetensors", context.progress));
+  NoteLosses(losses, report);
+  std::error_code ignored;
+  fs::remove_all(quantization.work, ignored);
+  return OkStatus();
 }
 
 Status GraphsStage(BuildContext& context, StageReport& /*report*/) {

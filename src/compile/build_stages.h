@@ -43,7 +43,8 @@ Status RunStage(BuildContext& context, const std::string& name, const std::strin
                 const std::function<Status(StageReport&)>& body);
 
 Status CalibrateStage(BuildContext& context, StageReport& report);
-Status QuantizeStage(BuildContext& context, StageReport& report);
+// `key`: the stage's; finished layers are kept under it.
+Status QuantizeStage(BuildContext& context, const std::string& key, StageReport& report);
 Status GraphsStage(BuildContext& context, StageReport& report);
 Status CompilePlainStage(BuildContext& context, const bundle::GraphEntry& entry,
                          StageReport& report);

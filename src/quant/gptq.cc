@@ -1,122 +1,144 @@
 #include "quant/gptq.h"
 
-#include <Eigen/Cholesky>
-#include <Eigen/Core>
 #include <algorithm>
 #include <cmath>
+#include <numeric>
 #include <string>
-#include <thread>
+
+#include "quant/linear_algebra.h"
 
 namespace hexport::quant {
 namespace {
 
-using Matrix = Eigen::Matrix<double, Eigen::Dynamic, Eigen::Dynamic, Eigen::RowMajor>;
+// Features whose errors are spread among themselves before one product spreads them to the rest.
+constexpr size_t kFeaturesAtOnce = 128;
 
-// Upper triangular U with H^-1 = U^T U. With the order of features reversed, H = L L^T gives H = R
-// R^T for an upper triangular R, and U = R^-1: no inverse of H itself is formed.
-Result<Matrix> InverseFactor(std::span<const double> hessian, Eigen::Index n, double damping) {
-  Matrix h = Eigen::Map<const Matrix>(hessian.data(), n, n);
-  const double mean = std::max(h.diagonal().mean(), 1e-12);
-  for (Eigen::Index i = 0; i < n; ++i) h(i, i) = h(i, i) > 0 ? h(i, i) + damping * mean : mean;
-  const Matrix reversed = h.reverse();
-  const Eigen::LLT<Matrix> llt(reversed);
-  if (llt.info() != Eigen::Success) {
-    return InvalidArgument("GPTQ: the hessian of " + std::to_string(n) +
-                           " features is not positive definite");
+// The order in which features are rounded, and everything else in that order.
+struct Ordered {
+  std::vector<size_t> order;     // order[i]: the feature that is rounded as number i
+  std::vector<float> factor;     // InverseFactor of the hessian in that order
+  std::vector<float> remaining;  // [in, out]: weights with the errors so far made up for
+};
+
+std::vector<float> Permuted(std::span<const float> h, const std::vector<size_t>& order) {
+  const size_t n = order.size();
+  std::vector<float> out(n * n);
+  for (size_t i = 0; i < n; ++i) {
+    for (size_t j = 0; j < n; ++j) out[i * n + j] = h[order[i] * n + order[j]];
   }
-  const Matrix lower = llt.matrixL();
-  const Matrix upper = lower.reverse();
-  Matrix inverse = Matrix::Identity(n, n);
-  upper.triangularView<Eigen::Upper>().solveInPlace(inverse);
-  return inverse;
+  return out;
 }
 
-// Columns [first, last) of one weight, all input features.
-class ColumnStrip {
- public:
-  ColumnStrip(std::span<const float> weights, const Matrix& factor, QuantizedWeight& out,
-              size_t first, size_t last)
-      : factor_(factor),
-        out_(out),
-        first_(first),
-        width_(last - first),
-        in_(static_cast<size_t>(out.in_features)) {
-    const size_t columns = static_cast<size_t>(out.out_features);
-    work_.resize(in_ * width_);
-    for (size_t k = 0; k < in_; ++k) {
-      std::copy_n(weights.begin() + static_cast<std::ptrdiff_t>(k * columns + first), width_,
-                  work_.begin() + static_cast<std::ptrdiff_t>(k * width_));
-    }
+Result<Ordered> Prepare(std::span<const float> weights, std::span<const float> hessian, size_t in,
+                        size_t out, const GptqOptions& options) {
+  Ordered result;
+  double mean = 0.0;
+  for (size_t i = 0; i < in; ++i) mean += static_cast<double>(hessian[i * in + i]);
+  mean = std::max(mean / static_cast<double>(in), 1e-12);
+  result.order.resize(in);
+  std::iota(result.order.begin(), result.order.end(), size_t{0});
+  if (options.act_order) {
+    std::stable_sort(result.order.begin(), result.order.end(), [&](size_t a, size_t b) {
+      return hessian[a * in + a] > hessian[b * in + b];
+    });
   }
+  std::vector<float> h = Permuted(hessian, result.order);
+  // A feature that was never active stands alone.
+  for (size_t i = 0; i < in; ++i) {
+    if (h[i * in + i] <= 0.0f)
+      h[i * in + i] = static_cast<float>(mean * (1.0 - options.damping));
+  }
+  HEXPORT_ASSIGN_OR_RETURN(result.factor, InverseFactor(h, in, options.damping * mean));
+  result.remaining.resize(in * out);
+  for (size_t i = 0; i < in; ++i) {
+    std::copy_n(weights.begin() + static_cast<std::ptrdiff_t>(result.order[i] * out), out,
+                result.remaining.begin() + static_cast<std::ptrdiff_t>(i * out));
+  }
+  return result;
+}
 
-  void Run() {
-    std::vector<float> error(width_);
-    for (size_t k = 0; k < in_; ++k) {
-      const double pivot = factor_(static_cast<Eigen::Index>(k), static_cast<Eigen::Index>(k));
-      Round(k, static_cast<float>(1.0 / pivot), error);
-      for (size_t j = k + 1; j < in_; ++j) {
-        const float share =
-            static_cast<float>(factor_(static_cast<Eigen::Index>(k), static_cast<Eigen::Index>(j)));
-        if (share == 0.0f) continue;
-        float* row = work_.data() + j * width_;
-        for (size_t n = 0; n < width_; ++n) row[n] -= share * error[n];
+// Rounds feature number `i`; `error` [out] becomes its error over the pivot.
+void RoundFeature(const Ordered& ordered, size_t i, size_t first, size_t last, float* error,
+                  QuantizedWeight& out) {
+  const size_t columns = static_cast<size_t>(out.out_features), k = ordered.order[i];
+  const size_t in = static_cast<size_t>(out.in_features);
+  const float over_pivot = 1.0f / ordered.factor[i * in + i];
+  const float top = out.format == WeightFormat::kInt8 ? 127.0f : 7.0f;
+  const float bottom = out.format == WeightFormat::kInt8 ? -127.0f : -8.0f;
+  const uint8_t* blocks = nullptr;
+  if (!out.block_scales.empty())
+    blocks = out.block_scales.data() + k / static_cast<size_t>(out.block_size) * columns;
+  const float* row = ordered.remaining.data() + i * columns;
+  int8_t* codes = out.codes.data() + k * columns;
+  for (size_t n = first; n < last; ++n) {
+    float scale = out.channel_scales[n];
+    if (blocks != nullptr) scale *= static_cast<float>(blocks[n]);
+    const float code = std::clamp(std::nearbyint(row[n] / scale), bottom, top);
+    codes[n] = static_cast<int8_t>(code);
+    error[n] = (row[n] - code * scale) * over_pivot;
+  }
+}
+
+void RoundAll(Ordered& ordered, QuantizedWeight& out) {
+  const size_t in = static_cast<size_t>(out.in_features);
+  const size_t columns = static_cast<size_t>(out.out_features);
+  std::vector<float> errors(kFeaturesAtOnce * columns), panel;
+  for (size_t begin = 0; begin < in; begin += kFeaturesAtOnce) {
+    const size_t end = std::min(in, begin + kFeaturesAtOnce);
+    // Output channels do not depend on each other.
+    ParallelFor(columns, [&](size_t first, size_t last) {
+      for (size_t i = begin; i < end; ++i) {
+        float* error = errors.data() + (i - begin) * columns;
+        RoundFeature(ordered, i, first, last, error, out);
+        for (size_t j = i + 1; j < end; ++j) {
+          const float share = ordered.factor[i * in + j];
+          float* row = ordered.remaining.data() + j * columns;
+          for (size_t n = first; n < last; ++n) row[n] -= share * error[n];
+        }
       }
+    });
+    if (end == in) break;
+    // remaining[end..] -= factor[begin..end, end..]^T errors
+    panel.resize((in - end) * (end - begin));
+    for (size_t j = end; j < in; ++j) {
+      for (size_t i = begin; i < end; ++i)
+        panel[(j - end) * (end - begin) + (i - begin)] = ordered.factor[i * in + j];
     }
+    Multiply(panel, std::span<const float>(errors).first((end - begin) * columns), in - end,
+             end - begin, columns, -1.0f, 1.0f,
+             std::span<float>(ordered.remaining).subspan(end * columns));
   }
-
- private:
-  void Round(size_t k, float over_pivot, std::vector<float>& error) {
-    const size_t columns = static_cast<size_t>(out_.out_features);
-    const float top = out_.format == WeightFormat::kInt8 ? 127.0f : 7.0f;
-    const float bottom = out_.format == WeightFormat::kInt8 ? -127.0f : -8.0f;
-    const uint8_t* blocks = nullptr;
-    if (!out_.block_scales.empty()) {
-      blocks =
-          out_.block_scales.data() + k / static_cast<size_t>(out_.block_size) * columns + first_;
-    }
-    for (size_t n = 0; n < width_; ++n) {
-      float scale = out_.channel_scales[first_ + n];
-      if (blocks != nullptr) scale *= static_cast<float>(blocks[n]);
-      const float value = work_[k * width_ + n];
-      const float code = std::clamp(std::nearbyint(value / scale), bottom, top);
-      out_.codes[k * columns + first_ + n] = static_cast<int8_t>(code);
-      error[n] = (value - code * scale) * over_pivot;
-    }
-  }
-
-  const Matrix& factor_;
-  QuantizedWeight& out_;
-  size_t first_, width_, in_;
-  std::vector<float>
-      work_;  // [in, width]: the weights that are left, with the errors so far made up for
-};
+}
 
 }  // namespace
 
-Result<QuantizedWeight> QuantizeGptq(std::span<const float> weights, int64_t in_features,
-                                     int64_t out_features, std::span<const double> hessian,
-                                     const WeightOptions& options, double damping) {
-  if (in_features < 1 || hessian.size() != static_cast<size_t>(in_features * in_features)) {
-    return InvalidArgument("GPTQ: expected a hessian of " + std::to_string(in_features) + " x " +
-                           std::to_string(in_features) + ", got " + std::to_string(hessian.size()) +
+Status GptqRound(std::span<const float> weights, std::span<const float> hessian,
+                 const GptqOptions& options, QuantizedWeight& out) {
+  const auto in = static_cast<size_t>(out.in_features);
+  const auto columns = static_cast<size_t>(out.out_features);
+  if (in < 1 || hessian.size() != in * in || weights.size() != in * columns) {
+    return InvalidArgument("GPTQ: expected a hessian of " + std::to_string(in) + " x " +
+                           std::to_string(in) + ", got " + std::to_string(hessian.size()) +
                            " values");
   }
-  HEXPORT_ASSIGN_OR_RETURN(QuantizedWeight out,
-                           QuantizeRtn(weights, in_features, out_features, options));
-  HEXPORT_ASSIGN_OR_RETURN(const Matrix factor, InverseFactor(hessian, in_features, damping));
-  // Strips narrow enough for a core's cache; they do not depend on each other.
-  constexpr size_t kStrip = 64;
-  const size_t columns = static_cast<size_t>(out_features);
-  const size_t workers = std::max(1u, std::thread::hardware_concurrency());
-  std::vector<std::thread> threads;
-  for (size_t worker = 0; worker < workers; ++worker) {
-    threads.emplace_back([&, worker] {
-      for (size_t first = worker * kStrip; first < columns; first += workers * kStrip) {
-        ColumnStrip(weights, factor, out, first, std::min(columns, first + kStrip)).Run();
-      }
-    });
-  }
-  for (std::thread& thread : threads) thread.join();
+  Result<Ordered> ordered = Prepare(weights, hessian, in, columns, options);
+  if (!ordered.ok()) return ordered.status().WithContext("GPTQ");
+  RoundAll(*ordered, out);
+  return OkStatus();
+}
+
+Result<QuantizedWeight> QuantizeGptq(std::span<const float> weights, int64_t in_features,
+                                     int64_t out_features, std::span<const float> hessian,
+                                     const WeightOptions& weight_options,
+                                     const GptqOptions& options) {
+  std::vector<float> importance;
+  const auto in = static_cast<size_t>(in_features);
+  for (size_t i = 0; options.weigh_scales && i < in && i * in + i < hessian.size(); ++i)
+    importance.push_back(hessian[i * in + i]);
+  HEXPORT_ASSIGN_OR_RETURN(
+      QuantizedWeight out,
+      QuantizeRtn(weights, in_features, out_features, weight_options, importance));
+  HEXPORT_RETURN_IF_ERROR(GptqRound(weights, hessian, options, out));
   return out;
 }
 

@@ -3,36 +3,35 @@
 #pragma once
 
 #include <cstdint>
-#include <filesystem>
 #include <span>
-#include <vector>
 
-#include "base/progress.h"
 #include "base/status.h"
-#include "checkpoint/checkpoint.h"
-#include "decoder/decoder.h"
-#include "quant/calibrate.h"
 #include "quant/weights.h"
 
 namespace hexport::quant {
 
-// Scales and formats are those of QuantizeRtn; only the codes differ. Input features are rounded
-// one after the other, and the error of each is spread over those not yet rounded, as H^-1 says,
-// with H = X^T X + damping. weights: [in_features, out_features]; hessian: X^T X of the inputs
-// [tokens, in_features], [in_features, in_features] row-major, symmetric. `damping` is a share of
-// the mean of H's diagonal. Features that were never active are rounded to nearest. Errors:
-// QuantizeRtn's; kInvalidArgument for a wrong size or a hessian that is not positive even when
-// damped.
-Result<QuantizedWeight> QuantizeGptq(std::span<const float> weights, int64_t in_features,
-                                     int64_t out_features, std::span<const double> hessian,
-                                     const WeightOptions& options, double damping = 0.01);
+struct GptqOptions {
+  double damping = 0.01;  // added to H's diagonal, as a share of its mean
+  // Features with the largest inputs first (the reference code's desc_act). Scales stay where they
+  // are: blocks are of neighbouring features whatever the order.
+  bool act_order = true;
+  // LPBQ's integer scales are those that lose least when errors weigh as H's diagonal says.
+  bool weigh_scales = true;
+};
 
-// QuantizeWeights with GPTQ for every linear but lm_head: the float model walks over `samples`
-// layer by layer, and a layer is quantized when all samples have passed it. Errors: WalkDecoder's
-// and QuantizeWeights's. `context_length`: WalkOptions'.
-Status QuantizeWeightsGptq(const Checkpoint& checkpoint, const decoder::DecoderGraph& graph,
-                           const WeightOptions& options, const std::vector<TokenIds>& samples,
-                           const std::filesystem::path& path, Progress& progress,
-                           int64_t context_length = 0);
+// Codes of `out` for the scales it holds. Input features are rounded one after the other, and the
+// error of each is spread over those not yet rounded, as H^-1 says, with H = X^T X + damping.
+// weights: [in_features, out_features]; hessian: X^T X of the inputs [tokens, in_features],
+// [in_features, in_features] row-major, symmetric. Features that were never active are rounded to
+// nearest. Errors: kInvalidArgument for a wrong size or a hessian that is not positive even when
+// damped. Uses all cores.
+Status GptqRound(std::span<const float> weights, std::span<const float> hessian,
+                 const GptqOptions& options, QuantizedWeight& out);
+
+// GptqRound with QuantizeRtn's scales (see weigh_scales). Errors: both's.
+Result<QuantizedWeight> QuantizeGptq(std::span<const float> weights, int64_t in_features,
+                                     int64_t out_features, std::span<const float> hessian,
+                                     const WeightOptions& weight_options,
+                                     const GptqOptions& options = {});
 
 }  // namespace hexport::quant

@@ -5,8 +5,9 @@
 
 #include <Eigen/Cholesky>
 #include <Eigen/LU>
+#include <algorithm>
 #include <cmath>
-#include <filesystem>
+#include <numeric>
 #include <random>
 #include <string>
 #include <vector>
@@ -21,11 +22,12 @@ using ::hexport::testing::StatusIs;
 using ::testing::HasSubstr;
 using Matrix = Eigen::MatrixXd;
 
+constexpr GptqOptions kInOrder{.act_order = false, .weigh_scales = false};
 constexpr int kIn = 48, kOut = 10, kTokens = 200;
 
 struct Problem {
   std::vector<float> weights;   // [kIn, kOut]
-  std::vector<double> hessian;  // [kIn, kIn]
+  std::vector<float> hessian;  // [kIn, kIn]
   Matrix inputs;                // [kTokens, kIn]
 };
 
@@ -47,7 +49,7 @@ Problem MakeProblem() {
     p.weights.push_back(static_cast<float>(0.1 * normal(random)));
   const Matrix h = p.inputs.transpose() * p.inputs;
   for (int i = 0; i < kIn; ++i) {
-    for (int j = 0; j < kIn; ++j) p.hessian.push_back(h(i, j));
+    for (int j = 0; j < kIn; ++j) p.hessian.push_back(static_cast<float>(h(i, j)));
   }
   return p;
 }
@@ -70,7 +72,7 @@ std::vector<int8_t> ReferenceCodes(const Problem& p, const QuantizedWeight& scal
                                    double bottom) {
   Matrix h(kIn, kIn), w(kIn, kOut);
   for (int i = 0; i < kIn; ++i) {
-    for (int j = 0; j < kIn; ++j) h(i, j) = p.hessian[static_cast<size_t>(i * kIn + j)];
+    for (int j = 0; j < kIn; ++j) h(i, j) = static_cast<double>(p.hessian[static_cast<size_t>(i * kIn + j)]);
     for (int n = 0; n < kOut; ++n)
       w(i, n) = static_cast<double>(p.weights[static_cast<size_t>(i * kOut + n)]);
   }
@@ -97,7 +99,7 @@ class GptqFormat : public ::testing::TestWithParam<WeightOptions> {};
 
 TEST_P(GptqFormat, EqualsTheReferenceAndBeatsRoundToNearest) {
   const Problem p = MakeProblem();
-  const auto gptq = QuantizeGptq(p.weights, kIn, kOut, p.hessian, GetParam());
+  const auto gptq = QuantizeGptq(p.weights, kIn, kOut, p.hessian, GetParam(), kInOrder);
   const auto rtn = QuantizeRtn(p.weights, kIn, kOut, GetParam());
   ASSERT_THAT(gptq, IsOk());
   ASSERT_THAT(rtn, IsOk());
@@ -122,8 +124,8 @@ INSTANTIATE_TEST_SUITE_P(Formats, GptqFormat,
 
 TEST(Gptq, IndependentInputsGiveRoundToNearest) {
   const Problem p = MakeProblem();
-  std::vector<double> identity(kIn * kIn, 0.0);
-  for (size_t i = 0; i < kIn; ++i) identity[i * kIn + i] = 2.0;
+  std::vector<float> identity(kIn * kIn, 0.0f);
+  for (size_t i = 0; i < kIn; ++i) identity[i * kIn + i] = 2.0f;
   const auto gptq = QuantizeGptq(p.weights, kIn, kOut, identity, {});
   ASSERT_THAT(gptq, IsOk());
   EXPECT_EQ(gptq->codes, QuantizeRtn(p.weights, kIn, kOut, {})->codes);
@@ -131,7 +133,7 @@ TEST(Gptq, IndependentInputsGiveRoundToNearest) {
 
 TEST(Gptq, FeatureThatWasNeverActiveIsHarmless) {
   Problem p = MakeProblem();
-  for (size_t j = 0; j < kIn; ++j) p.hessian[5 * kIn + j] = p.hessian[j * kIn + 5] = 0.0;
+  for (size_t j = 0; j < kIn; ++j) p.hessian[5 * kIn + j] = p.hessian[j * kIn + 5] = 0.0f;
   const auto gptq = QuantizeGptq(p.weights, kIn, kOut, p.hessian, {});
   ASSERT_THAT(gptq, IsOk());
   const auto rtn = QuantizeRtn(p.weights, kIn, kOut, {});
@@ -140,34 +142,34 @@ TEST(Gptq, FeatureThatWasNeverActiveIsHarmless) {
 
 TEST(Gptq, WrongHessianSizeIsRefused) {
   const Problem p = MakeProblem();
-  EXPECT_THAT(QuantizeGptq(p.weights, kIn, kOut, std::vector<double>(7), {}),
+  EXPECT_THAT(QuantizeGptq(p.weights, kIn, kOut, std::vector<float>(7), {}),
               StatusIs(StatusCode::kInvalidArgument, HasSubstr("48 x 48")));
 }
 
-TEST(QuantizeWeightsGptq, WritesEveryLinearOfAModel) {
-  const auto checkpoint = Checkpoint::Open(std::string(HEXPORT_TEST_DATA) + "/tiny/qwen3");
-  ASSERT_THAT(checkpoint, IsOk());
-  const auto graph = decoder::BuildDecoder(**checkpoint, {});
-  ASSERT_THAT(graph, IsOk());
-  const auto path = std::filesystem::temp_directory_path() / "hexport_gptq_test.safetensors";
-  const std::vector<TokenIds> samples = {{1, 2, 3, 4, 5, 6, 7, 8}, {9, 10, 11, 3}};
-  ASSERT_THAT(QuantizeWeightsGptq(**checkpoint, *graph, {}, samples, path, NullProgress()), IsOk());
-  const auto store = WeightStore::Open(path);
-  ASSERT_THAT(store, IsOk());
-  bool other_codes = false;
-  for (const decoder::LinearWeight& linear : graph->linears) {
-    const auto weight = (*store)->Read(linear.name);
-    ASSERT_THAT(weight, IsOk());
-    std::vector<float> values(static_cast<size_t>(linear.in_features * linear.out_features));
-    ASSERT_THAT(decoder::ReadLinear(**checkpoint, linear, values), IsOk());
-    const auto rtn = QuantizeRtn(values, linear.in_features, linear.out_features, {});
-    EXPECT_EQ(weight->channel_scales, rtn->channel_scales) << linear.name;
-    other_codes |= weight->codes != rtn->codes;
-    for (size_t i = 0; i < values.size(); ++i)
-      ASSERT_LE(std::abs(weight->codes[i] - rtn->codes[i]), 60) << linear.name;
+TEST(Gptq, ActOrderRoundsTheLargestInputsFirst) {
+  Problem p = MakeProblem();
+  // The reference on features that are sorted by hand gives the same codes.
+  std::vector<size_t> order(kIn);
+  std::iota(order.begin(), order.end(), size_t{0});
+  std::stable_sort(order.begin(), order.end(), [&](size_t a, size_t b) {
+    return p.hessian[a * kIn + a] > p.hessian[b * kIn + b];
+  });
+  Problem sorted = p;
+  for (size_t i = 0; i < kIn; ++i) {
+    for (size_t n = 0; n < kOut; ++n)
+      sorted.weights[i * kOut + n] = p.weights[order[i] * kOut + n];
+    for (size_t j = 0; j < kIn; ++j)
+      sorted.hessian[i * kIn + j] = p.hessian[order[i] * kIn + order[j]];
   }
-  EXPECT_TRUE(other_codes);
-  std::filesystem::remove(path);
+  const WeightOptions int4{WeightFormat::kInt4, 32};
+  const auto ordered = QuantizeGptq(p.weights, kIn, kOut, p.hessian, int4);
+  const auto by_hand = QuantizeGptq(sorted.weights, kIn, kOut, sorted.hessian, int4, kInOrder);
+  ASSERT_THAT(ordered, IsOk());
+  ASSERT_THAT(by_hand, IsOk());
+  for (size_t i = 0; i < kIn; ++i) {
+    for (size_t n = 0; n < kOut; ++n)
+      EXPECT_EQ(ordered->codes[order[i] * kOut + n], by_hand->codes[i * kOut + n]);
+  }
 }
 
 }  // namespace

@@ -26,21 +26,6 @@ using Scores = ActivationView::Scores;
 // Columns of the output projection held at a time.
 constexpr int64_t kVocabularyPiece = 8192;
 
-Status CheckSamples(const Samples& samples, int64_t vocab_size) {
-  if (samples.empty()) return InvalidArgument("samples: expected at least one text, got none");
-  for (size_t s = 0; s < samples.size(); ++s) {
-    if (samples[s].empty())
-      return InvalidArgument("sample " + std::to_string(s) + ": expected tokens, got none");
-    for (const int32_t id : samples[s]) {
-      if (id >= 0 && id < vocab_size) continue;
-      return InvalidArgument("sample " + std::to_string(s) + ": expected ids below " +
-                             std::to_string(vocab_size) + ", got " + std::to_string(id) +
-                             "; use this checkpoint's own tokenizer");
-    }
-  }
-  return OkStatus();
-}
-
 struct FoundScores {
   Scores kind = Scores::kNone;
   bool windowed = false;
@@ -316,6 +301,21 @@ class Walk {
 };
 
 }  // namespace
+
+Status CheckSamples(const Samples& samples, int64_t vocab_size) {
+  if (samples.empty()) return InvalidArgument("samples: expected at least one text, got none");
+  for (size_t s = 0; s < samples.size(); ++s) {
+    if (samples[s].empty())
+      return InvalidArgument("sample " + std::to_string(s) + ": expected tokens, got none");
+    for (const int32_t id : samples[s]) {
+      if (id >= 0 && id < vocab_size) continue;
+      return InvalidArgument("sample " + std::to_string(s) + ": expected ids below " +
+                             std::to_string(vocab_size) + ", got " + std::to_string(id) +
+                             "; use this checkpoint's own tokenizer");
+    }
+  }
+  return OkStatus();
+}
 
 Status WalkDecoder(const Checkpoint& checkpoint, const Samples& samples, const WalkOptions& options,
                    const ActivationVisitor& visit, Progress& progress) {

@@ -43,6 +43,9 @@ struct WalkOptions {
 
 using ActivationVisitor = std::function<Status(const ActivationView&)>;
 
+// kInvalidArgument: no samples, an empty one, an id outside the vocabulary.
+Status CheckSamples(const std::vector<std::vector<int32_t>>& samples, int64_t vocab_size);
+
 // Each sample is one causal text without past. Errors: kInvalidArgument (no samples, an empty one,
 // an id outside the vocabulary), the visitor's, those of reading and running.
 Status WalkDecoder(const Checkpoint& checkpoint, const std::vector<std::vector<int32_t>>& samples,

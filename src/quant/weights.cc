@@ -52,14 +52,17 @@ void QuantizePerChannel(std::span<const float> weights, float top, QuantizedWeig
   }
 }
 
-// Squared error of one block (elements `stride` apart) at this scale.
-double BlockError(const float* block, size_t size, size_t stride, float scale) {
+// Squared error of one block (elements `stride` apart) at this scale; `importance` [size] weights
+// it, null: evenly.
+double BlockError(const float* block, size_t size, size_t stride, float scale,
+                  const float* importance) {
   double error = 0.0;
   for (size_t k = 0; k < size; ++k) {
     const float value = block[k * stride];
     const double difference =
         static_cast<double>(value - scale * static_cast<float>(Code(value, scale, kInt4Top)));
-    error += difference * difference;
+    error += difference * difference *
+             (importance == nullptr ? 1.0 : static_cast<double>(importance[k]));
   }
   return error;
 }
@@ -67,13 +70,14 @@ double BlockError(const float* block, size_t size, size_t stride, float scale) {
 // The rounded integer scale or one near it, whichever restores the block best: clipping a block's
 // few largest weights often costs less than coarser steps for the rest, and sometimes more.
 uint8_t BestInteger(const float* block, size_t size, size_t stride, float channel,
-                    uint8_t rounded) {
+                    uint8_t rounded, const float* importance) {
   uint8_t best = rounded;
-  double least = BlockError(block, size, stride, channel * static_cast<float>(rounded));
+  double least = BlockError(block, size, stride, channel * static_cast<float>(rounded), importance);
   for (const int step : {-4, -3, -2, -1, 1}) {
     const int candidate = rounded + step;
     if (candidate < 1 || candidate > 16) continue;
-    const double error = BlockError(block, size, stride, channel * static_cast<float>(candidate));
+    const double error =
+        BlockError(block, size, stride, channel * static_cast<float>(candidate), importance);
     if (error < least) {
       least = error;
       best = static_cast<uint8_t>(candidate);
@@ -82,7 +86,8 @@ uint8_t BestInteger(const float* block, size_t size, size_t stride, float channe
   return best;
 }
 
-void QuantizeBlocks(std::span<const float> weights, QuantizedWeight& out) {
+void QuantizeBlocks(std::span<const float> weights, std::span<const float> importance,
+                    QuantizedWeight& out) {
   const size_t columns = static_cast<size_t>(out.out_features);
   const size_t size = static_cast<size_t>(out.block_size);
   const size_t blocks = static_cast<size_t>(out.in_features) / size;
@@ -101,7 +106,8 @@ void QuantizeBlocks(std::span<const float> weights, QuantizedWeight& out) {
     for (size_t b = 0; b < blocks; ++b) {
       const size_t first = b * size * columns + n;
       const uint8_t integer =
-          BestInteger(weights.data() + first, size, columns, split.channel, split.integers[b]);
+          BestInteger(weights.data() + first, size, columns, split.channel, split.integers[b],
+                      importance.empty() ? nullptr : importance.data() + b * size);
       out.block_scales[b * columns + n] = integer;
       const float scale = split.channel * static_cast<float>(integer);
       for (size_t k = 0; k < size; ++k) {
@@ -145,7 +151,8 @@ BlockScales SplitBlockScales(std::span<const float> block_scales) {
 }
 
 Result<QuantizedWeight> QuantizeRtn(std::span<const float> weights, int64_t in_features,
-                                    int64_t out_features, const WeightOptions& options) {
+                                    int64_t out_features, const WeightOptions& options,
+                                    std::span<const float> importance) {
   HEXPORT_RETURN_IF_ERROR(CheckArguments(weights, in_features, out_features, options));
   QuantizedWeight out;
   out.format = options.format;
@@ -161,10 +168,20 @@ Result<QuantizedWeight> QuantizeRtn(std::span<const float> weights, int64_t in_f
       break;
     case WeightFormat::kLpbq:
       out.block_size = options.block_size;
-      QuantizeBlocks(weights, out);
+      QuantizeBlocks(weights, importance, out);
       break;
   }
   return out;
+}
+
+int64_t StoredBits(const QuantizedWeight& weight) {
+  const int64_t code_bits = weight.format == WeightFormat::kInt8 ? 8 : 4;
+  const int64_t blocks =
+      weight.format == WeightFormat::kLpbq && weight.block_size > 0
+          ? weight.in_features / weight.block_size
+          : 0;
+  return weight.in_features * weight.out_features * code_bits +
+         blocks * weight.out_features * 8 + weight.out_features * 32;
 }
 
 std::vector<float> Dequantize(const QuantizedWeight& weight) {

@@ -44,11 +44,15 @@ struct QuantizedWeight {
 
 // Round to nearest, ties to even; scale = max|w| / 127 (or / 7; LPBQ: the integer near it with the
 // least squared error); finite and positive for an
-// all-zero channel. weights: [in_features, out_features] row-major. Errors: kDataLoss (NaN/Inf),
-// kInvalidArgument (block does not divide).
+// all-zero channel. weights: [in_features, out_features] row-major. importance: [in_features], of
+// an input feature's errors when LPBQ's integers are chosen (its mean square, say); empty: all
+// alike. Errors: kDataLoss (NaN/Inf), kInvalidArgument (block does not divide).
 Result<QuantizedWeight> QuantizeRtn(std::span<const float> weights, int64_t in_features,
-                                    int64_t out_features, const WeightOptions& options);
+                                    int64_t out_features, const WeightOptions& options,
+                                    std::span<const float> importance = {});
 std::vector<float> Dequantize(const QuantizedWeight& weight);
+// Bits that codes and scales take: 8 or 4 a code, 8 a block scale, 32 a channel scale.
+int64_t StoredBits(const QuantizedWeight& weight);
 
 // LPBQ's two levels of scale for one output channel: channel = largest / 16, integers = block /
 // channel to the nearest in 1..16. An all-zero channel gets a small positive channel scale.
