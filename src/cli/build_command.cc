@@ -5,6 +5,7 @@
 #include "cli/commands.h"
 #include "cli/console.h"
 #include "cli/merge_flags.h"
+#include "cli/quant_flags.h"
 #include "compile/build.h"
 
 namespace hexport::cli {
@@ -12,7 +13,8 @@ namespace {
 
 struct BuildArguments {
   compile::BuildOptions options;
-  std::string model, out, weights = "int8", method = "gptq", calibration, chat_template;
+  std::string model, out, calibration, chat_template;
+  QuantFlags quant;
   MergeFlags merge;
   bool json = false, quiet = false, no_weight_shared = false, no_rotation = false;
 };
@@ -52,15 +54,12 @@ int FailedMerge(const compile::MergeModelResult& merge, bool json) {
 }
 
 int RunBuild(BuildArguments& arguments) {
-  const Result<quant::WeightFormat> format = quant::ParseWeightFormat(arguments.weights);
-  if (!format.ok()) return Fail(format.status().WithContext("--weights"), arguments.json);
+  const Result<quant::QuantConfig> config = ConfigFrom(arguments.quant);
+  if (!config.ok()) return Fail(config.status(), arguments.json);
   compile::BuildOptions& options = arguments.options;
-  const Result<quant::Method> method = quant::ParseMethod(arguments.method);
-  if (!method.ok()) return Fail(method.status().WithContext("--method"), arguments.json);
-  options.config.method = *method;
+  options.config = *config;
   options.model = arguments.model;
   options.out = arguments.out;
-  options.config.weights.format = *format;
   options.calibration = arguments.calibration;
   options.chat_template = arguments.chat_template;
   options.weight_shared = !arguments.no_weight_shared;
@@ -107,20 +106,7 @@ void AddBuildCommand(CLI::App& app, int& exit_code) {
       ->capture_default_str();
   command->add_option("--ar", options.prompt_ar, "Tokens of one prefill call")
       ->capture_default_str();
-  command
-      ->add_option("--weights", arguments->weights,
-                   "int8 or int4 (per channel), or lpbq (int4 in blocks)")
-      ->capture_default_str();
-  command
-      ->add_option(
-          "--method", arguments->method,
-          "gptq (errors made up for, from the calibration data), seqmse (scales searched on it) or "
-          "rtn (round to nearest; fastest)")
-      ->capture_default_str();
-  command
-      ->add_option("--block", options.config.weights.block_size,
-                   "LPBQ block along input features: 16, 32 or 64")
-      ->capture_default_str();
+  AddQuantFlags(*command, arguments->quant);
   command->add_option(
       "--calibration", arguments->calibration,
       "Your data: .jsonl of {\"messages\": [...]} or {\"text\": ...}, or a text file of paragraphs "

@@ -6,6 +6,7 @@
 namespace hexport::cli {
 
 void AddBuildCommand(CLI::App& app, int& exit_code);
+void AddQuantizeCommand(CLI::App& app, int& exit_code);
 void AddVerifyCommand(CLI::App& app, int& exit_code);
 void AddEvalCommand(CLI::App& app, int& exit_code);
 void AddRunCommand(CLI::App& app, int& exit_code);

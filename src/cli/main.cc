@@ -31,6 +31,7 @@ int Run(int argc, char** argv) {
       "  hexport inspect out/model");
   int exit_code = hexport::cli::kExitOk;
   hexport::cli::AddBuildCommand(app, exit_code);
+  hexport::cli::AddQuantizeCommand(app, exit_code);
   hexport::cli::AddVerifyCommand(app, exit_code);
   hexport::cli::AddEvalCommand(app, exit_code);
   hexport::cli::AddRunCommand(app, exit_code);

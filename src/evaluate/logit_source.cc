@@ -39,6 +39,27 @@ class FloatLogitSource : public LogitSource {
   int64_t context_length_;
 };
 
+class QuantizedLogitSource : public LogitSource {
+ public:
+  QuantizedLogitSource(std::unique_ptr<quant::QuantizedModel> model, bool activations)
+      : model_(std::move(model)), activations_(activations) {}
+
+  Status Run(const std::vector<TokenIds>& windows, const LogitVisitor& visit,
+             Progress& progress) override {
+    quant::QuantizedWalkOptions options;
+    options.activations = activations_;
+    const auto piece = [&](const quant::ActivationView& view) {
+      return visit({view.sample, view.first_column, view.columns, view.values});
+    };
+    return quant::WalkQuantized(*model_, windows, options, piece, progress);
+  }
+  int64_t vocab_size() const override { return model_->source().config().vocab_size; }
+
+ private:
+  std::unique_ptr<quant::QuantizedModel> model_;
+  bool activations_;
+};
+
 class SessionLogitSource : public LogitSource {
  public:
   SessionLogitSource(std::unique_ptr<runtime::Session> session, std::string stage)
@@ -110,6 +131,11 @@ class EmulatorLogitSource : public LogitSource {
 };
 
 }  // namespace
+
+std::unique_ptr<LogitSource> QuantizedSource(std::unique_ptr<quant::QuantizedModel> model,
+                                             bool activations) {
+  return std::make_unique<QuantizedLogitSource>(std::move(model), activations);
+}
 
 std::unique_ptr<LogitSource> FloatSource(std::unique_ptr<Checkpoint> checkpoint,
                                          int64_t context_length) {

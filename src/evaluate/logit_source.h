@@ -12,6 +12,7 @@
 #include "base/status.h"
 #include "checkpoint/checkpoint.h"
 #include "evaluate/windows.h"
+#include "quant/quantized_model.h"
 #include "runtime/session.h"
 
 namespace hexport::evaluate {
@@ -39,6 +40,10 @@ class LogitSource {
 // compared with (quant/layer_walker.h); 0: each window's own.
 std::unique_ptr<LogitSource> FloatSource(std::unique_ptr<Checkpoint> checkpoint,
                                          int64_t context_length);
+
+// A quantized model, a layer at a time; `activations`: quantized too, else its weights alone.
+std::unique_ptr<LogitSource> QuantizedSource(std::unique_ptr<quant::QuantizedModel> model,
+                                             bool activations);
 
 // The CPU or the QDQ engine of a bundle. Errors: runtime::Session::Create's.
 Result<std::unique_ptr<LogitSource>> SessionSource(const std::filesystem::path& bundle,

@@ -127,12 +127,48 @@ Result<Target> OpenBundleTarget(const EvalOptions& options, Progress& progress) 
   return target;
 }
 
+// A folder of `hexport quantize`.
+Result<Target> OpenQuantized(const EvalOptions& options) {
+  if (options.engine == EvalEngine::kEmulator) {
+    return InvalidArgument("--engine emulator: " + options.target.string() +
+                           " is not compiled; build a bundle, or use --engine qdq or cpu");
+  }
+  HEXPORT_ASSIGN_OR_RETURN(std::unique_ptr<quant::QuantizedModel> model,
+                           quant::QuantizedModel::Open(options.target));
+  const quant::QuantizedFacts& facts = model->facts();
+  HEXPORT_ASSIGN_OR_RETURN(const std::string hash, compile::HashCheckpoint(model->source()));
+  if (hash != facts.source_sha256) {
+    return FailedPrecondition(facts.source_path + ": not the checkpoint that " +
+                              options.target.string() + " was made from: expected SHA-256 " +
+                              facts.source_sha256.substr(0, 16) + "..., got " +
+                              hash.substr(0, 16) + "...; quantize it again");
+  }
+  Target target;
+  HEXPORT_ASSIGN_OR_RETURN(target.text, model->source().Text());
+  if (options.engine == EvalEngine::kFloat) {
+    HEXPORT_ASSIGN_OR_RETURN(target.bits_per_weight, CheckpointBitsPerWeight(model->source()));
+    HEXPORT_ASSIGN_OR_RETURN(std::unique_ptr<Checkpoint> checkpoint,
+                             Checkpoint::Open(facts.source_path));
+    target.engine = FloatSource(std::move(checkpoint), facts.context_length);
+    if (options.reference.empty()) return target;
+    HEXPORT_RETURN_IF_ERROR(AddReference(options.reference, facts.context_length, target));
+    return target;
+  }
+  target.bits_per_weight = quant::BitsPerWeight(facts.losses);
+  const fs::path reference =
+      options.reference.empty() ? fs::path(facts.source_path) : options.reference;
+  HEXPORT_RETURN_IF_ERROR(AddReference(reference, facts.context_length, target));
+  target.engine = QuantizedSource(std::move(model), options.engine == EvalEngine::kQdq);
+  return target;
+}
+
 }  // namespace
 
 Result<Target> OpenTarget(const EvalOptions& options, Progress& progress) {
   std::error_code ignored;
   if (fs::exists(options.target / "manifest.json", ignored))
     return OpenBundleTarget(options, progress);
+  if (fs::exists(options.target / "quant.json", ignored)) return OpenQuantized(options);
   return OpenCheckpoint(options);
 }
 

@@ -65,6 +65,7 @@ struct Part {
   DecoderGraph decoder;
   std::map<std::string, std::string> full_names;  // of activations, in the whole graph
   std::vector<std::string> visited;               // activations to ask for
+  std::map<std::string, FoundScores> scores;
 };
 
 // Makes every visited activation a graph output.
@@ -80,16 +81,18 @@ void ExposeActivations(Part& part) {
   for (const Node& node : graph.nodes) {
     if (MovesData(node.op_type) || node.op_type == "Identity") continue;
     for (const std::string& output : node.outputs) {
+      if (!values.contains(output)) continue;  // codes, weights
       part.visited.push_back(output);
       if (!declared.contains(output)) graph.outputs.push_back(*values.at(output));
     }
   }
 }
 
-Result<std::unique_ptr<ort::Session>> OpenSession(const Graph& graph) {
+Result<std::unique_ptr<ort::Session>> OpenSession(const Graph& graph, bool quantized) {
   HEXPORT_ASSIGN_OR_RETURN(std::string bytes, graph::SerializeOnnx(graph));
   ort::SessionOptions options;
   options.prepack = false;
+  options.exact_qdq = quantized;
   return ort::Session::CreateFromBytes(bytes, options);
 }
 
@@ -152,8 +155,21 @@ class Walk {
     HEXPORT_ASSIGN_OR_RETURN(part.decoder, decoder::BuildDecoder(checkpoint_, options));
     if (options_.amend && first_layer < last_layer)
       HEXPORT_RETURN_IF_ERROR(options_.amend(part.decoder));
+    part.scores = FindScores(part.decoder.graph);
+    if (options_.quantized != nullptr) HEXPORT_RETURN_IF_ERROR(QuantizePart(head, part));
     if (options_.every_activation) ExposeActivations(part);
     return part;
+  }
+
+  // The output projection's codes are read in pieces: its weight stays what it is.
+  Status QuantizePart(bool head, Part& part) {
+    FakeQuantOptions fake = options_.quantized->options;
+    if (head) fake.weights = false;
+    HEXPORT_ASSIGN_OR_RETURN(
+        part.decoder.graph,
+        BuildFakeQuant(part.decoder, options_.quantized->ranges, options_.quantized->store,
+                       options_.quantized->config, fake));
+    return OkStatus();
   }
 
   Surroundings SurroundingsOf(const Graph& graph, size_t sample) const {
@@ -190,14 +206,14 @@ class Walk {
     return inputs;
   }
 
-  Status Visit(const Part& part, const std::map<std::string, FoundScores>& scores, size_t sample,
-               const std::string& name, const ort::Tensor& tensor) {
+  Status Visit(const Part& part, size_t sample, const std::string& name,
+               const ort::Tensor& tensor) {
     ActivationView view;
     view.sample = sample;
     view.name = part.full_names.at(name);
     view.values = tensor.as<float>();
     view.columns = tensor.shape.empty() ? 1 : tensor.shape.back();
-    if (const auto found = scores.find(name); found != scores.end()) {
+    if (const auto found = part.scores.find(name); found != part.scores.end()) {
       view.scores = found->second.kind;
       if (found->second.windowed) view.window = config_.sliding_window;
     }
@@ -207,8 +223,7 @@ class Walk {
   Status RunLayer(int64_t layer) {
     HEXPORT_ASSIGN_OR_RETURN(const Part part, MakePart(layer, layer + 1, /*head=*/false));
     HEXPORT_ASSIGN_OR_RETURN(const std::unique_ptr<ort::Session> session,
-                             OpenSession(part.decoder.graph));
-    const std::map<std::string, FoundScores> scores = FindScores(part.decoder.graph);
+                             OpenSession(part.decoder.graph, options_.quantized != nullptr));
     std::vector<std::string> names = part.visited;
     const auto hidden_out = std::find(names.begin(), names.end(), "hidden_out");
     const size_t hidden_index = static_cast<size_t>(hidden_out - names.begin());
@@ -218,7 +233,7 @@ class Walk {
       HEXPORT_ASSIGN_OR_RETURN(const std::vector<ort::Tensor> tensors,
                                session->Run(InputsOf(part.decoder.graph, s, around), names));
       for (size_t i = 0; i < part.visited.size(); ++i) {
-        HEXPORT_RETURN_IF_ERROR(Visit(part, scores, s, names[i], tensors[i]));
+        HEXPORT_RETURN_IF_ERROR(Visit(part, s, names[i], tensors[i]));
       }
       const std::span<const float> hidden = tensors[hidden_index].as<float>();
       hidden_[s].assign(hidden.begin(), hidden.end());
@@ -243,7 +258,7 @@ class Walk {
       if (output.name == "logits") output.shape.back() = kDynamicDim;
       if (output.name == "logits") output.symbols = {"", "", "piece"};
     }
-    HEXPORT_ASSIGN_OR_RETURN(const std::unique_ptr<ort::Session> session, OpenSession(graph));
+    HEXPORT_ASSIGN_OR_RETURN(const std::unique_ptr<ort::Session> session, OpenSession(graph, options_.quantized != nullptr));
     std::vector<float> weights;
     for (int64_t first = 0; first < linear.out_features; first += kVocabularyPiece) {
       const int64_t count = std::min(kVocabularyPiece, linear.out_features - first);
@@ -257,6 +272,8 @@ class Walk {
   Status ReadColumns(const decoder::LinearWeight& linear, int64_t first, int64_t count,
                      std::vector<float>& out) {
     const size_t in = static_cast<size_t>(linear.in_features), columns = static_cast<size_t>(count);
+    if (options_.quantized != nullptr && options_.quantized->options.weights)
+      return ReadQuantizedColumns(linear, static_cast<size_t>(first), columns, out);
     std::vector<float> rows(in * columns);
     HEXPORT_RETURN_IF_ERROR(checkpoint_.ReadRows(linear.tensor, linear.first_row + first, rows));
     out.resize(rows.size());
@@ -266,6 +283,30 @@ class Walk {
             static_cast<float>(static_cast<double>(rows[n * in + k]) * linear.scale);
       }
     }
+    return OkStatus();
+  }
+
+  Status ReadQuantizedColumns(const decoder::LinearWeight& linear, size_t first, size_t columns,
+                              std::vector<float>& out) {
+    if (head_codes_.codes.empty()) {
+      HEXPORT_ASSIGN_OR_RETURN(head_codes_, options_.quantized->store.Read(linear.name));
+    }
+    QuantizedWeight piece;
+    piece.format = head_codes_.format;
+    piece.block_size = head_codes_.block_size;
+    piece.in_features = head_codes_.in_features;
+    piece.out_features = static_cast<int64_t>(columns);
+    const auto all = static_cast<size_t>(head_codes_.out_features);
+    const auto cut = [&](const auto& from, auto& to) {
+      for (size_t row = 0; row < from.size() / all; ++row) {
+        const auto begin = from.begin() + static_cast<std::ptrdiff_t>(row * all + first);
+        to.insert(to.end(), begin, begin + static_cast<std::ptrdiff_t>(columns));
+      }
+    };
+    cut(head_codes_.codes, piece.codes);
+    cut(head_codes_.channel_scales, piece.channel_scales);
+    cut(head_codes_.block_scales, piece.block_scales);
+    out = Dequantize(piece);
     return OkStatus();
   }
 
@@ -286,7 +327,7 @@ class Walk {
       HEXPORT_RETURN_IF_ERROR(
           visit_({s, "logits", tensors[0].as<float>(), count, Scores::kNone, first, 0}));
       for (size_t i = 1; i < names.size(); ++i)
-        HEXPORT_RETURN_IF_ERROR(Visit(part, {}, s, names[i], tensors[i]));
+        HEXPORT_RETURN_IF_ERROR(Visit(part, s, names[i], tensors[i]));
     }
     return OkStatus();
   }
@@ -297,6 +338,7 @@ class Walk {
   const WalkOptions& options_;
   const ActivationVisitor& visit_;
   Progress& progress_;
+  QuantizedWeight head_codes_;              // of a quantized walk
   std::vector<std::vector<float>> hidden_;  // [tokens, hidden_size] a sample
 };
 

@@ -12,6 +12,10 @@
 #include "base/status.h"
 #include "checkpoint/checkpoint.h"
 #include "decoder/decoder.h"
+#include "quant/encoding.h"
+#include "quant/fake_quant.h"
+#include "quant/quant_config.h"
+#include "quant/weights.h"
 
 namespace hexport::quant {
 
@@ -28,6 +32,15 @@ struct ActivationView {
   int64_t window = 0;  // of scores: a row sees the last `window` columns up to its own; 0: all
 };
 
+// What the walk computes with in place of float weights and activations. References must outlive
+// the walk.
+struct QuantizedParts {
+  const RangeMap& ranges;
+  const WeightStore& store;
+  const QuantConfig& config;
+  FakeQuantOptions options;
+};
+
 struct WalkOptions {
   // false: only "logits" are visited. true: every activation, once a sample, except the outputs of
   // ops that move data (MovesData) and of Identity, whose values are their inputs'; and "logits".
@@ -39,6 +52,8 @@ struct WalkOptions {
   // Changes the graph of each layer before it runs (an adapter applied unmerged); null: none.
   // Neither the embedding nor the output projection passes through it.
   std::function<Status(decoder::DecoderGraph&)> amend = nullptr;
+  // Not null: every part computes with the errors of quantization, the output projection too.
+  const QuantizedParts* quantized = nullptr;
 };
 
 using ActivationVisitor = std::function<Status(const ActivationView&)>;

@@ -1,0 +1,173 @@
+#include "compile/quantize.h"
+
+#include <chrono>
+#include <cstdio>
+#include <memory>
+#include <system_error>
+#include <utility>
+
+#include "base/file.h"
+#include "base/sha256.h"
+#include "compile/build.h"
+#include "compile/calibration_data.h"
+#include "compile/checkpoint_hash.h"
+#include "decoder/decoder.h"
+#include "ort/session.h"
+#include "quant/bit_budget.h"
+#include "quant/residual_rotation.h"
+
+namespace hexport::compile {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr uint64_t kRotationSeed = 1;
+constexpr int64_t kFewSamples = 8, kFewTokens = 4096;
+
+Status CheckOptions(const QuantizeOptions& options) {
+  if (options.samples < 0) {
+    return InvalidArgument("--samples: expected 0 or more, got " + std::to_string(options.samples));
+  }
+  if (options.sample_tokens < 1) {
+    return InvalidArgument("--sample-tokens: expected 1 or more, got " +
+                           std::to_string(options.sample_tokens));
+  }
+  std::error_code error;
+  if (fs::exists(options.out, error) && !options.force) {
+    return FailedPrecondition(options.out.string() +
+                              ": exists; pass --force to replace it, or give another --out");
+  }
+  if (fs::exists(options.out, error) && !fs::exists(options.out / "quant.json", error) &&
+      !fs::is_empty(options.out, error)) {
+    return FailedPrecondition(options.out.string() +
+                              ": exists and holds no quantized model, so not even --force "
+                              "replaces it; give another --out");
+  }
+  if (options.auto_bits != 0.0 && options.config.weights.format == quant::WeightFormat::kInt8) {
+    return InvalidArgument(
+        "--auto: expected --weights lpbq or int4 to start from, got int8, which has nothing to add");
+  }
+  return OkStatus();
+}
+
+void WarnOfLittleData(const CalibrationData& data, std::vector<std::string>& warnings) {
+  int64_t tokens = 0;
+  for (const auto& sample : data.samples) tokens += static_cast<int64_t>(sample.size());
+  const auto samples = static_cast<int64_t>(data.samples.size());
+  if (samples >= kFewSamples && tokens >= kFewTokens) return;
+  warnings.push_back(data.source + ": " + std::to_string(samples) + " samples with " +
+                     std::to_string(tokens) +
+                     " tokens are little to calibrate on; 100 samples of your own data are usual "
+                     "(--calibration)");
+}
+
+std::string KeyOf(const QuantizeOptions& options, const quant::QuantizedFacts& facts,
+                  const std::string& ort_version) {
+  std::string text = facts.hexport_version + "|" + ort_version + "|" + facts.source_sha256 + "|" +
+                     std::to_string(facts.rotation_seed) + "|" +
+                     quant::QuantConfigToJson(options.config) + "|" +
+                     std::to_string(options.auto_bits) + "|";
+  for (const auto& sample : facts.calibration) {
+    for (const int32_t id : sample) text += std::to_string(id) + ",";
+    text += ";";
+  }
+  return Sha256Hex(text);
+}
+
+fs::path WorkFolder(const fs::path& out) {
+  const fs::path absolute = fs::absolute(out).lexically_normal();
+  const fs::path named = absolute.has_filename() ? absolute : absolute.parent_path();
+  return named.parent_path() / ("." + named.filename().string() + ".hexport-work");
+}
+
+// Codes and scales to `folder`, with the losses.
+Status QuantizeWeightsStage(const QuantizeOptions& options, const Checkpoint& weights,
+                            const fs::path& work, const fs::path& folder, const std::string& key,
+                            QuantizeResult& result, Progress& progress) {
+  StageTimer timer("weights");
+  HEXPORT_ASSIGN_OR_RETURN(const decoder::DecoderGraph graph, decoder::BuildDecoder(weights, {}));
+  HEXPORT_RETURN_IF_ERROR(quant::CheckConfig(options.config, graph));
+  quant::WeightQuantization quantization;
+  quantization.config = options.config;
+  if (options.auto_bits > 0.0) {
+    HEXPORT_ASSIGN_OR_RETURN(
+        quantization.config,
+        quant::SpendBits(weights, graph, options.config, options.auto_bits,
+                         result.facts.calibration, work, progress));
+  }
+  quantization.work = work;
+  quantization.key = key;
+  HEXPORT_ASSIGN_OR_RETURN(
+      result.facts.losses,
+      quant::QuantizeModelWeights(weights, graph, quantization, result.facts.calibration,
+                                  folder / "weights.safetensors", progress));
+  result.facts.config = quantization.config;
+  result.report.stages.push_back(timer.Finish());
+  return OkStatus();
+}
+
+Status RangesStage(const Checkpoint& weights, QuantizeResult& result, Progress& progress) {
+  StageTimer timer("ranges");
+  HEXPORT_ASSIGN_OR_RETURN(quant::Calibration calibration,
+                           quant::Calibrate(weights, result.facts.calibration, progress));
+  result.facts.ranges = std::move(calibration.ranges);
+  result.report.stages.push_back(timer.Finish());
+  return OkStatus();
+}
+
+}  // namespace
+
+Result<QuantizeResult> QuantizeCheckpoint(const QuantizeOptions& options, Progress& progress) {
+  const auto start = std::chrono::steady_clock::now();
+  HEXPORT_RETURN_IF_ERROR(CheckOptions(options));
+  HEXPORT_ASSIGN_OR_RETURN(const std::unique_ptr<Checkpoint> source,
+                           Checkpoint::Open(options.model));
+  HEXPORT_ASSIGN_OR_RETURN(const TextAssets text, source->Text());
+  HEXPORT_ASSIGN_OR_RETURN(
+      const CalibrationData data,
+      LoadCalibration(options.calibration, text, options.samples, options.sample_tokens));
+  QuantizeResult result;
+  WarnOfLittleData(data, result.warnings);
+  quant::QuantizedFacts& facts = result.facts;
+  facts.hexport_version = result.report.hexport_version = HexportVersion();
+  std::error_code error;
+  facts.source_path = fs::absolute(options.model, error).string();
+  HEXPORT_ASSIGN_OR_RETURN(facts.source_sha256, HashCheckpoint(*source));
+  facts.config = options.config;
+  facts.calibration_source = data.source;
+  facts.calibration = data.samples;
+  std::unique_ptr<Checkpoint> rotated;
+  if (options.rotate_residual && quant::CanRotateResidual(source->config())) {
+    rotated = quant::RotateResidual(*source, kRotationSeed);
+    facts.rotation_seed = kRotationSeed;
+  } else if (options.rotate_residual) {
+    result.warnings.push_back("residual stream not rotated: " + source->config().architecture +
+                              " norms what joins it, so the rotation cannot be folded in");
+  }
+  const Checkpoint& weights = rotated != nullptr ? *rotated : *source;
+  HEXPORT_ASSIGN_OR_RETURN(const std::string ort_version, ort::OrtVersion());
+  const fs::path work = WorkFolder(options.out);
+  fs::create_directories(work, error);
+  if (error) return ErrnoStatus(error.value(), work.string());
+  HEXPORT_ASSIGN_OR_RETURN(const std::unique_ptr<StagedDirectory> staged,
+                           StagedDirectory::Create(options.out, options.force));
+  Status status = QuantizeWeightsStage(options, weights, work, staged->path(),
+                                       KeyOf(options, facts, ort_version), result, progress);
+  if (status.ok()) status = RangesStage(weights, result, progress);
+  if (!status.ok()) {
+    progress.Note("finished layers are kept in " + work.string() +
+                  "; run again to go on from there");
+    return status;
+  }
+  result.report.seconds =
+      std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+  HEXPORT_RETURN_IF_ERROR(
+      WriteFileAtomically(staged->path() / "quant.json", quant::QuantizedFactsToJson(facts)));
+  HEXPORT_RETURN_IF_ERROR(
+      WriteFileAtomically(staged->path() / "report.json", ReportToJson(result.report)));
+  HEXPORT_RETURN_IF_ERROR(staged->Commit());
+  fs::remove_all(work, error);
+  return result;
+}
+
+}  // namespace hexport::compile
