@@ -3,6 +3,7 @@
 #include <cblas.h>
 
 #include <algorithm>
+#include <atomic>
 #include <string>
 #include <thread>
 
@@ -33,6 +34,29 @@ void Potrs(const int* n, const int* m, const double* a, double* b, int* info) {
 }
 void Potrs(const int* n, const int* m, const float* a, float* b, int* info) {
   spotrs_("L", n, m, a, n, b, n, info);
+}
+
+// Rows of a product that one task computes.
+constexpr size_t kPanel = 128;
+
+// Calls task(0) .. task(count - 1) on all cores. OpenBLAS's own threads wait for each other by
+// spinning, which costs most of the time when something else runs too; with one thread a call it is
+// left to this.
+void RunTasks(size_t count, const std::function<void(size_t)>& task) {
+  static const bool single = [] {
+    openblas_set_num_threads(1);
+    return true;
+  }();
+  static_cast<void>(single);
+  std::atomic<size_t> next{0};
+  const auto work = [&] {
+    for (size_t i = next++; i < count; i = next++) task(i);
+  };
+  const size_t workers = std::min<size_t>(count, std::max(1u, std::thread::hardware_concurrency()));
+  std::vector<std::thread> threads;
+  for (size_t worker = 1; worker < workers; ++worker) threads.emplace_back(work);
+  work();
+  for (std::thread& thread : threads) thread.join();
 }
 
 Status NotPositive(size_t n) {
@@ -89,8 +113,13 @@ Result<std::vector<float>> SolveRidgeIn(std::span<const float> h, size_t n, doub
 
 void AddGram(std::span<const float> rows, size_t n, std::span<float> gram) {
   const int size = static_cast<int>(n), tokens = static_cast<int>(rows.size() / n);
-  cblas_ssyrk(CblasRowMajor, CblasLower, CblasTrans, size, tokens, 1.0f, rows.data(), size, 1.0f,
-              gram.data(), size);
+  RunTasks((n + kPanel - 1) / kPanel, [&](size_t task) {
+    // Rows of the lower triangle, the diagonal's block whole.
+    const size_t first = task * kPanel, last = std::min(n, first + kPanel);
+    cblas_sgemm(CblasRowMajor, CblasTrans, CblasNoTrans, static_cast<int>(last - first),
+                static_cast<int>(last), tokens, 1.0f, rows.data() + first, size, rows.data(), size,
+                1.0f, gram.data() + first * n, size);
+  });
 }
 
 void Symmetrize(std::span<float> matrix, size_t n) {
@@ -108,15 +137,23 @@ void AddCross(std::span<const float> a, size_t n, std::span<const float> b, size
               std::span<float> out) {
   const int rows = static_cast<int>(n), columns = static_cast<int>(m),
             tokens = static_cast<int>(a.size() / n);
-  cblas_sgemm(CblasRowMajor, CblasTrans, CblasNoTrans, rows, columns, tokens, 1.0f, a.data(), rows,
-              b.data(), columns, 1.0f, out.data(), columns);
+  RunTasks((n + kPanel - 1) / kPanel, [&](size_t task) {
+    const size_t first = task * kPanel, last = std::min(n, first + kPanel);
+    cblas_sgemm(CblasRowMajor, CblasTrans, CblasNoTrans, static_cast<int>(last - first), columns,
+                tokens, 1.0f, a.data() + first, rows, b.data(), columns, 1.0f,
+                out.data() + first * m, columns);
+  });
 }
 
 void Multiply(std::span<const float> a, std::span<const float> b, size_t m, size_t k, size_t n,
               float alpha, float beta, std::span<float> out) {
-  const int rows = static_cast<int>(m), inner = static_cast<int>(k), columns = static_cast<int>(n);
-  cblas_sgemm(CblasRowMajor, CblasNoTrans, CblasNoTrans, rows, columns, inner, alpha, a.data(),
-              inner, b.data(), columns, beta, out.data(), columns);
+  const int inner = static_cast<int>(k), columns = static_cast<int>(n);
+  RunTasks((m + kPanel - 1) / kPanel, [&](size_t task) {
+    const size_t first = task * kPanel, last = std::min(m, first + kPanel);
+    cblas_sgemm(CblasRowMajor, CblasNoTrans, CblasNoTrans, static_cast<int>(last - first), columns,
+                inner, alpha, a.data() + first * k, inner, b.data(), columns, beta,
+                out.data() + first * n, columns);
+  });
 }
 
 Result<std::vector<float>> InverseFactor(std::span<const float> h, size_t n, double ridge) {

@@ -11,7 +11,8 @@
 
 namespace hexport::quant {
 
-// gram [n, n] += rows^T rows, lower triangle only; rows [tokens, n].
+// gram [n, n] += rows^T rows; rows [tokens, n]. Only the lower triangle counts: what is above it is
+// written in part, until Symmetrize.
 void AddGram(std::span<const float> rows, size_t n, std::span<float> gram);
 // Copies the lower triangle to the upper one.
 void Symmetrize(std::span<float> matrix, size_t n);
