@@ -137,7 +137,11 @@ Keys MakeKeys(const BuildContext& context) {
   Keys keys;
   const bool by_context =
       context.checkpoint->config().rope.scaling.type == RopeScaling::Type::kLongrope;
-  keys.calibrate = Sha256Hex(base + "|calibrate|" + samples +
+  const std::string ranges = std::string(quant::RangeMethodName(o.config.ranges)) + "|" +
+                             std::to_string(o.config.percentile) + "|" +
+                             std::to_string(o.config.activation_bits) + "|" +
+                             std::to_string(o.config.kv_bits);
+  keys.calibrate = Sha256Hex(base + "|calibrate|" + samples + "|" + ranges +
                              (by_context ? "|" + std::to_string(o.context_length) : ""));
   // Rounding to nearest needs no samples, unless a rule asks for another method.
   const bool uses_samples = o.config.method != quant::Method::kRtn || !o.config.linears.empty();

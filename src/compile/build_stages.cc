@@ -226,7 +226,10 @@ Status RunStage(BuildContext& context, const std::string& name, const std::strin
 Status CalibrateStage(BuildContext& context, StageReport& report) {
   HEXPORT_ASSIGN_OR_RETURN(quant::Calibration calibration,
                            quant::Calibrate(context.weights(), context.calibration.samples,
-                                            context.progress, context.options.context_length));
+                                            context.progress,
+                                            quant::CalibrateOptionsOf(
+                                                context.options.config,
+                                                context.options.context_length)));
   report.notes.push_back(std::to_string(calibration.samples) + " samples, " +
                          std::to_string(calibration.tokens) + " tokens from " +
                          context.calibration.source);

@@ -22,7 +22,6 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr uint64_t kRotationSeed = 1;
-constexpr int64_t kFewSamples = 8, kFewTokens = 4096;
 
 Status CheckOptions(const QuantizeOptions& options) {
   if (options.samples < 0) {
@@ -48,17 +47,6 @@ Status CheckOptions(const QuantizeOptions& options) {
         "--auto: expected --weights lpbq or int4 to start from, got int8, which has nothing to add");
   }
   return OkStatus();
-}
-
-void WarnOfLittleData(const CalibrationData& data, std::vector<std::string>& warnings) {
-  int64_t tokens = 0;
-  for (const auto& sample : data.samples) tokens += static_cast<int64_t>(sample.size());
-  const auto samples = static_cast<int64_t>(data.samples.size());
-  if (samples >= kFewSamples && tokens >= kFewTokens) return;
-  warnings.push_back(data.source + ": " + std::to_string(samples) + " samples with " +
-                     std::to_string(tokens) +
-                     " tokens are little to calibrate on; 100 samples of your own data are usual "
-                     "(--calibration)");
 }
 
 std::string KeyOf(const QuantizeOptions& options, const quant::QuantizedFacts& facts,
@@ -109,8 +97,11 @@ Status QuantizeWeightsStage(const QuantizeOptions& options, const Checkpoint& we
 Status RangesStage(const Checkpoint& weights, QuantizeResult& result, Progress& progress) {
   StageTimer timer("ranges");
   HEXPORT_ASSIGN_OR_RETURN(quant::Calibration calibration,
-                           quant::Calibrate(weights, result.facts.calibration, progress));
+                           quant::Calibrate(weights, result.facts.calibration, progress,
+                                            quant::CalibrateOptionsOf(result.facts.config)));
   result.facts.ranges = std::move(calibration.ranges);
+  result.warnings.insert(result.warnings.end(), calibration.warnings.begin(),
+                         calibration.warnings.end());
   result.report.stages.push_back(timer.Finish());
   return OkStatus();
 }
@@ -127,7 +118,6 @@ Result<QuantizeResult> QuantizeCheckpoint(const QuantizeOptions& options, Progre
       const CalibrationData data,
       LoadCalibration(options.calibration, text, options.samples, options.sample_tokens));
   QuantizeResult result;
-  WarnOfLittleData(data, result.warnings);
   quant::QuantizedFacts& facts = result.facts;
   facts.hexport_version = result.report.hexport_version = HexportVersion();
   std::error_code error;

@@ -157,8 +157,9 @@ Result<Target> OpenQuantized(const EvalOptions& options) {
   target.bits_per_weight = quant::BitsPerWeight(facts.losses);
   const fs::path reference =
       options.reference.empty() ? fs::path(facts.source_path) : options.reference;
-  HEXPORT_RETURN_IF_ERROR(AddReference(reference, facts.context_length, target));
+  const int64_t context = facts.context_length;
   target.engine = QuantizedSource(std::move(model), options.engine == EvalEngine::kQdq);
+  HEXPORT_RETURN_IF_ERROR(AddReference(reference, context, target));
   return target;
 }
 

@@ -6,6 +6,16 @@
 #include "quant/layer_walker.h"
 
 namespace hexport::quant {
+CalibrateOptions CalibrateOptionsOf(const QuantConfig& config, int64_t context_length) {
+  CalibrateOptions options;
+  options.ranges = config.ranges;
+  options.percentile = config.percentile;
+  options.context_length = context_length;
+  options.activation_bits = config.activation_bits;
+  options.kv_bits = config.kv_bits;
+  return options;
+}
+
 Result<Calibration> Calibrate(const Checkpoint& checkpoint, const std::vector<TokenIds>& samples,
                               Progress& progress, const CalibrateOptions& options) {
   int64_t tokens = 0;

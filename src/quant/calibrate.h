@@ -31,6 +31,9 @@ struct CalibrateOptions {
   int kv_bits = 8;
 };
 
+// How the config chooses ranges.
+CalibrateOptions CalibrateOptionsOf(const QuantConfig& config, int64_t context_length = 0);
+
 struct Calibration {
   // For every activation of the whole decoder graph, by the names BuildDecoder gives it (they do
   // not depend on AR or CL). Chosen as the options say, over all samples. Fixed, since the maths
