@@ -17,12 +17,10 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// Of calibration, for a correction.
-constexpr size_t kTokensPerFeature = 2;
-
 LinearOptions OptionsFrom(const QuantConfig& config) {
-  return
-      [&config](const decoder::LinearWeight& linear) { return PlanLinear(config, linear).weights; };
+  return [&config](const decoder::LinearWeight& linear) {
+    return PlanLinear(config, linear).weights;
+  };
 }
 
 bool AnyUses(const QuantConfig& config, const decoder::DecoderGraph& graph, Method method) {
@@ -66,7 +64,8 @@ class ModelQuantizer {
     HEXPORT_RETURN_IF_ERROR(Embed());
     for (int64_t layer = 0; layer < layers; ++layer) {
       progress_.Update("quantize", layer, layers + 1);
-      HEXPORT_RETURN_IF_ERROR(QuantizeLayer(layer).WithContext("layer " + std::to_string(layer)));
+      HEXPORT_RETURN_IF_ERROR(
+          QuantizeLayer(layer).WithContext("layer " + std::to_string(layer)));
       HEXPORT_RETURN_IF_ERROR(AppendLayer(layer, *writer));
     }
     progress_.Update("quantize", layers, layers + 1);
@@ -84,17 +83,13 @@ class ModelQuantizer {
     return options_.correction_ridge > 0.0 && AnyUses(options_.config, graph_, Method::kGptq);
   }
 
-  // Whether any of the group's linears goes through GPTQ, and there is enough to correct it with:
-  // fewer tokens than input features fit anything, and what they fit is not on other texts.
+  // Whether any of the group's linears goes through GPTQ.
   bool Corrects(const LayerStages::Group& group) const {
-    size_t tokens = 0;
-    for (const TokenIds& sample : samples_) tokens += sample.size();
-    const auto in = static_cast<size_t>(group.linears.front().in_features);
-    return corrected() && tokens >= kTokensPerFeature * in &&
-           std::any_of(group.linears.begin(), group.linears.end(),
-                       [&](const decoder::LinearWeight& linear) {
-                         return PlanLinear(options_.config, linear).method == Method::kGptq;
-                       });
+    return corrected() && std::any_of(group.linears.begin(), group.linears.end(),
+                                      [&](const decoder::LinearWeight& linear) {
+                                        return PlanLinear(options_.config, linear).method ==
+                                               Method::kGptq;
+                                      });
   }
 
   Status Embed() {
@@ -186,8 +181,7 @@ class ModelQuantizer {
       if (!gram) continue;
       HEXPORT_RETURN_IF_ERROR(CheckFinite(rows, group.input, s));
       AddGram(rows, out.in, out.hessian);
-      if (cross)
-        HEXPORT_RETURN_IF_ERROR(AddDifferences(s, rows, float_rows, stages, *reference, out));
+      if (cross) HEXPORT_RETURN_IF_ERROR(AddDifferences(s, rows, float_rows, stages, *reference, out));
     }
     stages.CloseGroup();
     if (reference != nullptr) reference->CloseGroup();
@@ -259,9 +253,10 @@ class ModelQuantizer {
     for (size_t i = 0; i < group.in; ++i)
       mean += static_cast<double>(group.hessian[i * group.in + i]);
     mean = std::max(mean / static_cast<double>(group.in), 1e-12);
-    HEXPORT_ASSIGN_OR_RETURN(const std::vector<float> change,
-                             SolveRidge(group.hessian, group.in, options_.correction_ridge * mean,
-                                        target, group.columns));
+    HEXPORT_ASSIGN_OR_RETURN(
+        const std::vector<float> change,
+        SolveRidge(group.hessian, group.in, options_.correction_ridge * mean, target,
+                   group.columns));
     for (size_t i = 0; i < change.size(); ++i) group.weights[i] += change[i];
     return OkStatus();
   }
@@ -357,12 +352,8 @@ Result<std::vector<LinearLoss>> RoundAll(const Checkpoint& checkpoint,
   for (const decoder::LinearWeight& linear : graph.linears) {
     if (linear.lm_head) continue;
     HEXPORT_ASSIGN_OR_RETURN(const QuantizedWeight weight, store->Describe(linear.name));
-    out.push_back({linear.name,
-                   {weight.format, weight.block_size},
-                   Method::kRtn,
-                   StoredBits(weight),
-                   linear.in_features * linear.out_features,
-                   -1.0});
+    out.push_back({linear.name, {weight.format, weight.block_size}, Method::kRtn,
+                   StoredBits(weight), linear.in_features * linear.out_features, -1.0});
   }
   return out;
 }
