@@ -9,9 +9,10 @@ void AddQuantFlags(CLI::App& command, QuantFlags& flags) {
                      "JSON file of formats, methods and bits by pattern; flags win over it");
   command.add_option("--weights", flags.weights,
                      "int8 or int4 (per channel), or lpbq (int4 in blocks); default int8");
-  command.add_option("--method", flags.method,
-                     "gptq (errors made up for, from the calibration data; default), seqmse (scales "
-                     "searched on it) or rtn (round to nearest; fastest)");
+  command.add_option(
+      "--method", flags.method,
+      "gptq (errors made up for, from the calibration data; default), seqmse (scales "
+      "searched on it) or rtn (round to nearest; fastest)");
   command.add_option("--block", flags.block,
                      "LPBQ block along input features: 16, 32 (default) or 64");
   command.add_option("--activation-bits", flags.activation_bits, "16 (default) or 8");
@@ -53,7 +54,8 @@ Result<quant::QuantConfig> ConfigFrom(const QuantFlags& flags) {
         std::tuple{"--kv-bits", flags.kv_bits, &config.kv_bits}}) {
     if (given == 0) continue;
     if (given != 8 && given != 16)
-      return InvalidArgument(std::string(name) + ": expected 8 or 16, got " + std::to_string(given));
+      return InvalidArgument(std::string(name) + ": expected 8 or 16, got " +
+                             std::to_string(given));
     *bits = given;
   }
   return config;

@@ -49,9 +49,8 @@ int RunQuantize(QuantizeArguments& arguments) {
   nlohmann::ordered_json stages = nlohmann::ordered_json::array();
   double peak = 0.0;
   for (const auto& stage : result->report.stages) {
-    stages.push_back({{"name", stage.name},
-                      {"seconds", stage.seconds},
-                      {"peak_rss_mb", stage.peak_rss_mb}});
+    stages.push_back(
+        {{"name", stage.name}, {"seconds", stage.seconds}, {"peak_rss_mb", stage.peak_rss_mb}});
     peak = std::max(peak, stage.peak_rss_mb);
   }
   PrintJson({{"out", arguments.out},
@@ -74,9 +73,10 @@ void AddQuantizeCommand(CLI::App& app, int& exit_code) {
       ->required();
   command->add_option("--out,-o", arguments->out, "The folder to write")->required();
   AddQuantFlags(*command, arguments->quant);
-  command->add_option("--auto", options.auto_bits,
-                      "Average bits of the decoder's weights, scales included: what they allow over "
-                      "--weights goes to the linears that lose most, as int8");
+  command->add_option(
+      "--auto", options.auto_bits,
+      "Average bits of the decoder's weights, scales included: what they allow over "
+      "--weights goes to the linears that lose most, as int8");
   command->add_option(
       "--calibration", arguments->calibration,
       "Your data: .jsonl of {\"messages\": [...]} or {\"text\": ...}, or a text file of paragraphs "

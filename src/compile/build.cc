@@ -25,9 +25,6 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// Fixed, so that the same checkpoint gives the same bundle.
-constexpr uint64_t kRotationSeed = 1;
-
 // A lock on the working folder for as long as this object lives.
 class WorkLock {
  public:
@@ -129,11 +126,7 @@ Keys MakeKeys(const BuildContext& context) {
   const bundle::Manifest& m = context.manifest;
   const std::string base = m.hexport_version + "|" + m.ort_version + "|" + m.source_sha256 +
                            (o.rotate_residual ? "|rotated" : "");
-  std::string samples;
-  for (const auto& sample : context.calibration.samples) {
-    for (const int32_t id : sample) samples += std::to_string(id) + ",";
-    samples += ";";
-  }
+  const std::string samples = SamplesAsText(context.calibration.samples);
   Keys keys;
   const bool by_context =
       context.checkpoint->config().rope.scaling.type == RopeScaling::Type::kLongrope;
@@ -172,7 +165,7 @@ Status Prepare(BuildContext& context) {
   HEXPORT_RETURN_IF_ERROR(CheckOptions(options, context.soc));
   HEXPORT_ASSIGN_OR_RETURN(context.checkpoint, Checkpoint::Open(options.model));
   if (options.rotate_residual && quant::CanRotateResidual(context.checkpoint->config()))
-    context.rotated = quant::RotateResidual(*context.checkpoint, kRotationSeed);
+    context.rotated = quant::RotateResidual(*context.checkpoint, quant::kResidualRotationSeed);
   HEXPORT_ASSIGN_OR_RETURN(context.text, context.checkpoint->Text());
   if (!options.chat_template.empty()) {
     HEXPORT_ASSIGN_OR_RETURN(context.text.chat_template, ReadTextFile(options.chat_template));
@@ -204,10 +197,9 @@ Status Prepare(BuildContext& context) {
   manifest.soc_model = context.soc.soc_model;
   manifest.htp_arch = context.soc.htp_arch;
   manifest.weights = quant::WeightFormatName(options.config.weights.format);
-  manifest.block_size =
-      options.config.weights.format == quant::WeightFormat::kLpbq
-          ? options.config.weights.block_size
-          : 0;
+  manifest.block_size = options.config.weights.format == quant::WeightFormat::kLpbq
+                            ? options.config.weights.block_size
+                            : 0;
   manifest.mask_floor = static_cast<double>(quant::kMaskFloor);
   manifest.context_length = options.context_length;
   manifest.cpu_model = "cpu/model.onnx";
@@ -225,8 +217,9 @@ Status Prepare(BuildContext& context) {
 Status RunStages(BuildContext& context, const Keys& keys) {
   HEXPORT_RETURN_IF_ERROR(RunStage(context, "calibrate", keys.calibrate,
                                    [&](StageReport& r) { return CalibrateStage(context, r); }));
-  HEXPORT_RETURN_IF_ERROR(RunStage(context, "quantize", keys.quantize,
-                                   [&](StageReport& r) { return QuantizeStage(context, keys.quantize, r); }));
+  HEXPORT_RETURN_IF_ERROR(RunStage(context, "quantize", keys.quantize, [&](StageReport& r) {
+    return QuantizeStage(context, keys.quantize, r);
+  }));
   HEXPORT_RETURN_IF_ERROR(RunStage(context, "graphs", keys.graphs,
                                    [&](StageReport& r) { return GraphsStage(context, r); }));
   HEXPORT_RETURN_IF_ERROR(LoadGraphs(context));
@@ -274,9 +267,7 @@ bool IsUpToDate(const BuildContext& context) {
 }
 
 Status PrepareWorkFolder(BuildContext& context) {
-  const fs::path absolute = fs::absolute(context.options.out).lexically_normal();
-  const fs::path out = absolute.has_filename() ? absolute : absolute.parent_path();
-  context.work = out.parent_path() / ("." + out.filename().string() + ".hexport-work");
+  context.work = WorkFolderOf(context.options.out);
   std::error_code error;
   for (const fs::path& folder : {context.work / "stages", context.bundle()}) {
     fs::create_directories(folder, error);

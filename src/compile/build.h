@@ -11,7 +11,6 @@
 #include "bundle/manifest.h"
 #include "compile/merge.h"
 #include "compile/report.h"
-
 #include "quant/quant_config.h"
 
 namespace hexport::compile {

@@ -14,7 +14,7 @@
 #include "graph/onnx_io.h"
 #include "quant/calibrate.h"
 #include "quant/qdq.h"
-#include "quant/quantize.h"
+#include "quant/quantized_model.h"
 
 namespace hexport::compile {
 namespace {
@@ -98,8 +98,8 @@ Status WriteQdqGraphs(BuildContext& context, const quant::RangeMap& ranges,
     options.cl = entry.cl;
     HEXPORT_ASSIGN_OR_RETURN(decoder::DecoderGraph decoder,
                              decoder::BuildDecoder(context.weights(), options));
-    HEXPORT_ASSIGN_OR_RETURN(quant::QdqGraph qdq, quant::BuildQdq(decoder, ranges, store,
-                                             {context.options.config}));
+    HEXPORT_ASSIGN_OR_RETURN(quant::QdqGraph qdq,
+                             quant::BuildQdq(decoder, ranges, store, {context.options.config}));
     qdq.graph.name = entry.name;
     HEXPORT_RETURN_IF_ERROR(
         shared->WriteModel(qdq.graph, context.bundle() / entry.qdq_model, write));
@@ -178,20 +178,14 @@ Status WriteGenieFiles(BuildContext& context, StageReport& report) {
 
 // Average bits, and the linears that lost most.
 void NoteLosses(std::vector<quant::LinearLoss> losses, StageReport& report) {
-  int64_t bits = 0, elements = 0;
-  for (const quant::LinearLoss& loss : losses) {
-    bits += loss.bits;
-    elements += loss.elements;
-  }
   char text[160];
   std::snprintf(text, sizeof(text), "%.3f bits a decoder weight, scales included",
-                static_cast<double>(bits) / static_cast<double>(std::max<int64_t>(elements, 1)));
+                quant::BitsPerWeight(losses));
   report.notes.emplace_back(text);
   const size_t worst = std::min<size_t>(3, losses.size());
-  std::partial_sort(losses.begin(), losses.begin() + static_cast<std::ptrdiff_t>(worst),
-                    losses.end(), [](const auto& a, const auto& b) {
-                      return a.relative_error > b.relative_error;
-                    });
+  std::partial_sort(
+      losses.begin(), losses.begin() + static_cast<std::ptrdiff_t>(worst), losses.end(),
+      [](const auto& a, const auto& b) { return a.relative_error > b.relative_error; });
   for (size_t i = 0; i < worst && losses[i].relative_error >= 0.0; ++i) {
     std::snprintf(text, sizeof(text), "%s: relative output error %.3f", losses[i].name.c_str(),
                   losses[i].relative_error);
@@ -200,6 +194,21 @@ void NoteLosses(std::vector<quant::LinearLoss> losses, StageReport& report) {
 }
 
 }  // namespace
+
+fs::path WorkFolderOf(const fs::path& out) {
+  const fs::path absolute = fs::absolute(out).lexically_normal();
+  const fs::path named = absolute.has_filename() ? absolute : absolute.parent_path();
+  return named.parent_path() / ("." + named.filename().string() + ".hexport-work");
+}
+
+std::string SamplesAsText(const std::vector<std::vector<int32_t>>& samples) {
+  std::string text;
+  for (const auto& sample : samples) {
+    for (const int32_t id : sample) text += std::to_string(id) + ",";
+    text += ";";
+  }
+  return text;
+}
 
 Status RunStage(BuildContext& context, const std::string& name, const std::string& key,
                 const std::function<Status(StageReport&)>& body) {
@@ -224,12 +233,11 @@ Status RunStage(BuildContext& context, const std::string& name, const std::strin
 }
 
 Status CalibrateStage(BuildContext& context, StageReport& report) {
-  HEXPORT_ASSIGN_OR_RETURN(quant::Calibration calibration,
-                           quant::Calibrate(context.weights(), context.calibration.samples,
-                                            context.progress,
-                                            quant::CalibrateOptionsOf(
-                                                context.options.config,
-                                                context.options.context_length)));
+  HEXPORT_ASSIGN_OR_RETURN(
+      quant::Calibration calibration,
+      quant::Calibrate(
+          context.weights(), context.calibration.samples, context.progress,
+          quant::CalibrateOptionsOf(context.options.config, context.options.context_length)));
   report.notes.push_back(std::to_string(calibration.samples) + " samples, " +
                          std::to_string(calibration.tokens) + " tokens from " +
                          context.calibration.source);
@@ -241,10 +249,11 @@ Status CalibrateStage(BuildContext& context, StageReport& report) {
 Status QuantizeStage(BuildContext& context, const std::string& key, StageReport& report) {
   HEXPORT_ASSIGN_OR_RETURN(decoder::DecoderGraph decoder,
                            decoder::BuildDecoder(context.weights(), {}));
-  report.notes.push_back(std::string(quant::WeightFormatName(context.options.config.weights.format)) +
-                         ", method " + std::string(quant::MethodName(context.options.config.method)) +
-                         "; lm_head int8; embedding 16 bit" +
-                         (context.rotated != nullptr ? "; residual stream rotated" : ""));
+  report.notes.push_back(
+      std::string(quant::WeightFormatName(context.options.config.weights.format)) + ", method " +
+      std::string(quant::MethodName(context.options.config.method)) +
+      "; lm_head int8; embedding 16 bit" +
+      (context.rotated != nullptr ? "; residual stream rotated" : ""));
   if (context.options.rotate_residual && context.rotated == nullptr) {
     report.notes.push_back(
         "residual stream not rotated: " + context.checkpoint->config().architecture +
@@ -260,8 +269,8 @@ Status QuantizeStage(BuildContext& context, const std::string& key, StageReport&
   HEXPORT_ASSIGN_OR_RETURN(
       const std::vector<quant::LinearLoss> losses,
       quant::QuantizeModelWeights(context.weights(), decoder, quantization,
-                                  context.calibration.samples,
-                                  context.work / "weights.safetensors", context.progress));
+                                  context.calibration.samples, context.work / "weights.safetensors",
+                                  context.progress));
   NoteLosses(losses, report);
   std::error_code ignored;
   fs::remove_all(quantization.work, ignored);

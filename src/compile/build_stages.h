@@ -38,6 +38,11 @@ struct BuildContext {
   std::filesystem::path bundle() const { return work / "bundle"; }
 };
 
+// "<parent of out>/.<name>.hexport-work".
+std::filesystem::path WorkFolderOf(const std::filesystem::path& out);
+// The token ids, for keys.
+std::string SamplesAsText(const std::vector<std::vector<int32_t>>& samples);
+
 // Runs `body` unless work/stages/<name> holds `key`; records its report and, on success, the key.
 Status RunStage(BuildContext& context, const std::string& name, const std::string& key,
                 const std::function<Status(StageReport&)>& body);

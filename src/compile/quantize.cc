@@ -9,6 +9,7 @@
 #include "base/file.h"
 #include "base/sha256.h"
 #include "compile/build.h"
+#include "compile/build_stages.h"
 #include "compile/calibration_data.h"
 #include "compile/checkpoint_hash.h"
 #include "decoder/decoder.h"
@@ -20,8 +21,6 @@ namespace hexport::compile {
 namespace {
 
 namespace fs = std::filesystem;
-
-constexpr uint64_t kRotationSeed = 1;
 
 Status CheckOptions(const QuantizeOptions& options) {
   if (options.samples < 0) {
@@ -44,28 +43,19 @@ Status CheckOptions(const QuantizeOptions& options) {
   }
   if (options.auto_bits != 0.0 && options.config.weights.format == quant::WeightFormat::kInt8) {
     return InvalidArgument(
-        "--auto: expected --weights lpbq or int4 to start from, got int8, which has nothing to add");
+        "--auto: expected --weights lpbq or int4 to start from, got int8, which has nothing to "
+        "add");
   }
   return OkStatus();
 }
 
 std::string KeyOf(const QuantizeOptions& options, const quant::QuantizedFacts& facts,
                   const std::string& ort_version) {
-  std::string text = facts.hexport_version + "|" + ort_version + "|" + facts.source_sha256 + "|" +
-                     std::to_string(facts.rotation_seed) + "|" +
-                     quant::QuantConfigToJson(options.config) + "|" +
-                     std::to_string(options.auto_bits) + "|";
-  for (const auto& sample : facts.calibration) {
-    for (const int32_t id : sample) text += std::to_string(id) + ",";
-    text += ";";
-  }
+  const std::string text =
+      facts.hexport_version + "|" + ort_version + "|" + facts.source_sha256 + "|" +
+      std::to_string(facts.rotation_seed) + "|" + quant::QuantConfigToJson(options.config) + "|" +
+      std::to_string(options.auto_bits) + "|" + SamplesAsText(facts.calibration);
   return Sha256Hex(text);
-}
-
-fs::path WorkFolder(const fs::path& out) {
-  const fs::path absolute = fs::absolute(out).lexically_normal();
-  const fs::path named = absolute.has_filename() ? absolute : absolute.parent_path();
-  return named.parent_path() / ("." + named.filename().string() + ".hexport-work");
 }
 
 // Codes and scales to `folder`, with the losses.
@@ -78,10 +68,9 @@ Status QuantizeWeightsStage(const QuantizeOptions& options, const Checkpoint& we
   quant::WeightQuantization quantization;
   quantization.config = options.config;
   if (options.auto_bits > 0.0) {
-    HEXPORT_ASSIGN_OR_RETURN(
-        quantization.config,
-        quant::SpendBits(weights, graph, options.config, options.auto_bits,
-                         result.facts.calibration, work, progress));
+    HEXPORT_ASSIGN_OR_RETURN(quantization.config,
+                             quant::SpendBits(weights, graph, options.config, options.auto_bits,
+                                              result.facts.calibration, work, progress));
   }
   quantization.work = work;
   quantization.key = key;
@@ -128,15 +117,15 @@ Result<QuantizeResult> QuantizeCheckpoint(const QuantizeOptions& options, Progre
   facts.calibration = data.samples;
   std::unique_ptr<Checkpoint> rotated;
   if (options.rotate_residual && quant::CanRotateResidual(source->config())) {
-    rotated = quant::RotateResidual(*source, kRotationSeed);
-    facts.rotation_seed = kRotationSeed;
+    rotated = quant::RotateResidual(*source, quant::kResidualRotationSeed);
+    facts.rotation_seed = quant::kResidualRotationSeed;
   } else if (options.rotate_residual) {
     result.warnings.push_back("residual stream not rotated: " + source->config().architecture +
                               " norms what joins it, so the rotation cannot be folded in");
   }
   const Checkpoint& weights = rotated != nullptr ? *rotated : *source;
   HEXPORT_ASSIGN_OR_RETURN(const std::string ort_version, ort::OrtVersion());
-  const fs::path work = WorkFolder(options.out);
+  const fs::path work = WorkFolderOf(options.out);
   fs::create_directories(work, error);
   if (error) return ErrnoStatus(error.value(), work.string());
   HEXPORT_ASSIGN_OR_RETURN(const std::unique_ptr<StagedDirectory> staged,

@@ -21,15 +21,6 @@ std::string_view LinearName(std::string_view name, std::string_view ending) {
 
 }  // namespace
 
-double LinearBits(quant::WeightFormat format, int64_t in_features, int64_t out_features,
-                  int64_t block_size) {
-  const double in = static_cast<double>(in_features), out = static_cast<double>(out_features);
-  double bits = (format == quant::WeightFormat::kInt8 ? 8.0 : 4.0) * in * out + 32.0 * out;
-  if (format == quant::WeightFormat::kLpbq)
-    bits += 8.0 * in / static_cast<double>(block_size) * out;
-  return bits;
-}
-
 Result<double> CheckpointBitsPerWeight(const Checkpoint& checkpoint) {
   HEXPORT_ASSIGN_OR_RETURN(const decoder::DecoderGraph decoder,
                            decoder::BuildDecoder(checkpoint, {}));

@@ -24,11 +24,6 @@ class WeightBits {
   double elements_ = 0, bits_ = 0;
 };
 
-// Bits of one quantized linear, scales included: 4 or 8 a code, 8 a block scale (as stored; 4 of
-// them carry information), 32 a channel scale.
-double LinearBits(quant::WeightFormat format, int64_t in_features, int64_t out_features,
-                  int64_t block_size);
-
 // From the formats the checkpoint stores its linears in: a dtype's bits, or a ggml block's bytes
 // over its elements. Errors: decoder::BuildDecoder's.
 Result<double> CheckpointBitsPerWeight(const Checkpoint& checkpoint);

@@ -9,14 +9,6 @@ namespace {
 
 using hexport::testing::IsOk;
 
-TEST(LinearBits, CountsCodesAndEveryScale) {
-  using quant::WeightFormat;
-  EXPECT_DOUBLE_EQ(LinearBits(WeightFormat::kInt8, 64, 10, 0), 8 * 640 + 32 * 10);
-  EXPECT_DOUBLE_EQ(LinearBits(WeightFormat::kInt4, 64, 10, 0), 4 * 640 + 32 * 10);
-  // 64 inputs in blocks of 32: two block scales a channel.
-  EXPECT_DOUBLE_EQ(LinearBits(WeightFormat::kLpbq, 64, 10, 32), 4 * 640 + 8 * 20 + 32 * 10);
-}
-
 TEST(CheckpointBitsPerWeight, IsTheDtypesForFloats) {
   const auto checkpoint = Checkpoint::Open(HEXPORT_TEST_DATA "/tiny/llama");
   ASSERT_THAT(checkpoint, IsOk());

@@ -140,8 +140,8 @@ Result<Target> OpenQuantized(const EvalOptions& options) {
   if (hash != facts.source_sha256) {
     return FailedPrecondition(facts.source_path + ": not the checkpoint that " +
                               options.target.string() + " was made from: expected SHA-256 " +
-                              facts.source_sha256.substr(0, 16) + "..., got " +
-                              hash.substr(0, 16) + "...; quantize it again");
+                              facts.source_sha256.substr(0, 16) + "..., got " + hash.substr(0, 16) +
+                              "...; quantize it again");
   }
   Target target;
   HEXPORT_ASSIGN_OR_RETURN(target.text, model->source().Text());

@@ -17,16 +17,6 @@ namespace {
 constexpr int64_t kStateLimitBytes = int64_t{256} << 20;
 constexpr char kWeightTail[] = ".weight";
 
-// Codes and scales of a linear in these options.
-int64_t BitsOf(const decoder::LinearWeight& linear, const WeightOptions& options) {
-  QuantizedWeight shape;
-  shape.format = options.format;
-  shape.in_features = linear.in_features;
-  shape.out_features = linear.out_features;
-  shape.block_size = options.format == WeightFormat::kLpbq ? options.block_size : 0;
-  return StoredBits(shape);
-}
-
 Result<SampleTensors> Copy(const SampleTensors& from, SpillBudget& budget) {
   SampleTensors out(budget, from.size());
   std::vector<float> scratch;
@@ -62,23 +52,16 @@ Result<double> RelativeDamage(const SampleTensors& a, const SampleTensors& b) {
 
 }  // namespace
 
-Result<std::vector<Sensitivity>> MeasureSensitivity(const Checkpoint& checkpoint,
-                                                    const decoder::DecoderGraph& graph,
-                                                    const QuantConfig& config,
-                                                    const std::vector<TokenIds>& samples,
-                                                    const std::filesystem::path& work,
-                                                    Progress& progress) {
+Result<std::vector<Sensitivity>> MeasureSensitivity(
+    const Checkpoint& checkpoint, const decoder::DecoderGraph& graph, const QuantConfig& config,
+    const std::vector<TokenIds>& samples, const std::filesystem::path& work, Progress& progress) {
   HEXPORT_RETURN_IF_ERROR(CheckSamples(samples, checkpoint.config().vocab_size));
   const size_t count = std::min(samples.size(), kSensitivitySamples);
   const auto width = static_cast<size_t>(checkpoint.config().hidden_size);
   SpillBudget budget(kStateLimitBytes, work);
   SampleTensors states(budget, count);
   for (size_t s = 0; s < count; ++s) {
-    std::vector<float> hidden(samples[s].size() * width);
-    for (size_t t = 0; t < samples[s].size(); ++t) {
-      HEXPORT_RETURN_IF_ERROR(decoder::ReadEmbedding(
-          checkpoint, samples[s][t], std::span<float>(hidden).subspan(t * width, width)));
-    }
+    HEXPORT_ASSIGN_OR_RETURN(const std::vector<float> hidden, EmbedSample(checkpoint, samples[s]));
     HEXPORT_RETURN_IF_ERROR(states.Put(
         s, {1, static_cast<int64_t>(samples[s].size()), static_cast<int64_t>(width)}, hidden));
   }
@@ -86,11 +69,11 @@ Result<std::vector<Sensitivity>> MeasureSensitivity(const Checkpoint& checkpoint
   const int64_t layers = checkpoint.config().num_hidden_layers;
   for (int64_t layer = 0; layer < layers; ++layer) {
     progress.Update("sensitivity", layer, layers);
-    const auto run = [&](const std::string& name, std::vector<float> values) -> Result<SampleTensors> {
+    const auto run = [&](const std::string& name,
+                         std::vector<float> values) -> Result<SampleTensors> {
       HEXPORT_ASSIGN_OR_RETURN(SampleTensors copy, Copy(states, budget));
-      HEXPORT_ASSIGN_OR_RETURN(
-          const std::unique_ptr<LayerStages> stages,
-          LayerStages::Create(checkpoint, layer, {}, std::move(copy), budget));
+      HEXPORT_ASSIGN_OR_RETURN(const std::unique_ptr<LayerStages> stages,
+                               LayerStages::Create(checkpoint, layer, {}, std::move(copy), budget));
       if (!name.empty()) stages->SetWeight(name, std::move(values));
       return stages->Finish();
     };
@@ -98,7 +81,9 @@ Result<std::vector<Sensitivity>> MeasureSensitivity(const Checkpoint& checkpoint
     for (const decoder::LinearWeight& linear : graph.linears) {
       if (linear.lm_head || linear.layer != layer) continue;
       const WeightOptions format = PlanLinear(config, linear).weights;
-      Sensitivity entry{linear.name, 0.0, BitsOf(linear, format), BitsOf(linear, WeightOptions{}),
+      Sensitivity entry{linear.name, 0.0,
+                        StoredBits(format, linear.in_features, linear.out_features),
+                        StoredBits({}, linear.in_features, linear.out_features),
                         linear.in_features * linear.out_features};
       if (format.format != WeightFormat::kInt8) {
         std::vector<float> values(static_cast<size_t>(entry.elements));
@@ -122,15 +107,15 @@ Result<QuantConfig> SpendBits(const Checkpoint& checkpoint, const decoder::Decod
                               const QuantConfig& config, double bits_per_weight,
                               const std::vector<TokenIds>& samples,
                               const std::filesystem::path& work, Progress& progress) {
-  HEXPORT_ASSIGN_OR_RETURN(
-      std::vector<Sensitivity> linears,
-      MeasureSensitivity(checkpoint, graph, config, samples, work, progress));
+  HEXPORT_ASSIGN_OR_RETURN(std::vector<Sensitivity> linears,
+                           MeasureSensitivity(checkpoint, graph, config, samples, work, progress));
   int64_t bits = 0, elements = 0;
   for (const Sensitivity& linear : linears) {
     bits += linear.bits;
     elements += linear.elements;
   }
-  const double average = static_cast<double>(bits) / static_cast<double>(std::max<int64_t>(elements, 1));
+  const double average =
+      static_cast<double>(bits) / static_cast<double>(std::max<int64_t>(elements, 1));
   if (average > bits_per_weight) {
     char got[64];
     std::snprintf(got, sizeof(got), "%.3f, got %.3f", average, bits_per_weight);

@@ -24,12 +24,9 @@ struct Sensitivity {
 // Measures every linear of the layers that is not int8 already, on at most `kSensitivitySamples` of
 // the samples. `work`: for states that do not fit in memory. Errors: those of reading and running.
 inline constexpr size_t kSensitivitySamples = 4;
-Result<std::vector<Sensitivity>> MeasureSensitivity(const Checkpoint& checkpoint,
-                                                    const decoder::DecoderGraph& graph,
-                                                    const QuantConfig& config,
-                                                    const std::vector<TokenIds>& samples,
-                                                    const std::filesystem::path& work,
-                                                    Progress& progress);
+Result<std::vector<Sensitivity>> MeasureSensitivity(
+    const Checkpoint& checkpoint, const decoder::DecoderGraph& graph, const QuantConfig& config,
+    const std::vector<TokenIds>& samples, const std::filesystem::path& work, Progress& progress);
 
 // `config` with rules that make linears int8, most damage per added bit first, until the average
 // bits of the layers' weights (scales included) reach `bits_per_weight`. Errors:

@@ -6,6 +6,7 @@
 #include "quant/layer_walker.h"
 
 namespace hexport::quant {
+
 CalibrateOptions CalibrateOptionsOf(const QuantConfig& config, int64_t context_length) {
   CalibrateOptions options;
   options.ranges = config.ranges;

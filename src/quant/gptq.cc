@@ -38,15 +38,13 @@ Result<Ordered> Prepare(std::span<const float> weights, std::span<const float> h
   result.order.resize(in);
   std::iota(result.order.begin(), result.order.end(), size_t{0});
   if (options.act_order) {
-    std::stable_sort(result.order.begin(), result.order.end(), [&](size_t a, size_t b) {
-      return hessian[a * in + a] > hessian[b * in + b];
-    });
+    std::stable_sort(result.order.begin(), result.order.end(),
+                     [&](size_t a, size_t b) { return hessian[a * in + a] > hessian[b * in + b]; });
   }
   std::vector<float> h = Permuted(hessian, result.order);
   // A feature that was never active stands alone.
   for (size_t i = 0; i < in; ++i) {
-    if (h[i * in + i] <= 0.0f)
-      h[i * in + i] = static_cast<float>(mean * (1.0 - options.damping));
+    if (h[i * in + i] <= 0.0f) h[i * in + i] = static_cast<float>(mean * (1.0 - options.damping));
   }
   HEXPORT_ASSIGN_OR_RETURN(result.factor, InverseFactor(h, in, options.damping * mean));
   result.remaining.resize(in * out);
@@ -135,9 +133,8 @@ Result<QuantizedWeight> QuantizeGptq(std::span<const float> weights, int64_t in_
   const auto in = static_cast<size_t>(in_features);
   for (size_t i = 0; options.weigh_scales && i < in && i * in + i < hessian.size(); ++i)
     importance.push_back(hessian[i * in + i]);
-  HEXPORT_ASSIGN_OR_RETURN(
-      QuantizedWeight out,
-      QuantizeRtn(weights, in_features, out_features, weight_options, importance));
+  HEXPORT_ASSIGN_OR_RETURN(QuantizedWeight out, QuantizeRtn(weights, in_features, out_features,
+                                                            weight_options, importance));
   HEXPORT_RETURN_IF_ERROR(GptqRound(weights, hessian, options, out));
   return out;
 }

@@ -26,9 +26,9 @@ constexpr GptqOptions kInOrder{.act_order = false, .weigh_scales = false};
 constexpr int kIn = 48, kOut = 10, kTokens = 200;
 
 struct Problem {
-  std::vector<float> weights;   // [kIn, kOut]
+  std::vector<float> weights;  // [kIn, kOut]
   std::vector<float> hessian;  // [kIn, kIn]
-  Matrix inputs;                // [kTokens, kIn]
+  Matrix inputs;               // [kTokens, kIn]
 };
 
 // Inputs with strong correlations between features, as hidden states have.
@@ -72,7 +72,8 @@ std::vector<int8_t> ReferenceCodes(const Problem& p, const QuantizedWeight& scal
                                    double bottom) {
   Matrix h(kIn, kIn), w(kIn, kOut);
   for (int i = 0; i < kIn; ++i) {
-    for (int j = 0; j < kIn; ++j) h(i, j) = static_cast<double>(p.hessian[static_cast<size_t>(i * kIn + j)]);
+    for (int j = 0; j < kIn; ++j)
+      h(i, j) = static_cast<double>(p.hessian[static_cast<size_t>(i * kIn + j)]);
     for (int n = 0; n < kOut; ++n)
       w(i, n) = static_cast<double>(p.weights[static_cast<size_t>(i * kOut + n)]);
   }
@@ -156,8 +157,7 @@ TEST(Gptq, ActOrderRoundsTheLargestInputsFirst) {
   });
   Problem sorted = p;
   for (size_t i = 0; i < kIn; ++i) {
-    for (size_t n = 0; n < kOut; ++n)
-      sorted.weights[i * kOut + n] = p.weights[order[i] * kOut + n];
+    for (size_t n = 0; n < kOut; ++n) sorted.weights[i * kOut + n] = p.weights[order[i] * kOut + n];
     for (size_t j = 0; j < kIn; ++j)
       sorted.hessian[i * kIn + j] = p.hessian[order[i] * kIn + order[j]];
   }

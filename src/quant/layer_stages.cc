@@ -79,9 +79,8 @@ void LayerStages::FindGroups() {
     if (node.op_type != "MatMul") continue;
     const auto linear = linears.find(node.inputs[1]);
     if (linear == linears.end()) continue;
-    const auto group = std::find_if(groups_.begin(), groups_.end(), [&](const Group& g) {
-      return g.input == node.inputs[0];
-    });
+    const auto group = std::find_if(groups_.begin(), groups_.end(),
+                                    [&](const Group& g) { return g.input == node.inputs[0]; });
     if (group != groups_.end()) {
       group->linears.push_back(*linear->second);
     } else {
@@ -226,9 +225,8 @@ Result<std::span<const float>> LayerStages::Run(size_t sample) {
       view = {DType::kFloat32, state->second.shape(sample), values.data()};
     } else if (auto values = decoder::StepInput(step, input.name); values.has_value()) {
       std::vector<float>& kept = scratch[input.name] = *std::move(values);
-      view = {DType::kFloat32,
-              {1, 1, tokens, static_cast<int64_t>(kept.size()) / tokens},
-              kept.data()};
+      view = {
+          DType::kFloat32, {1, 1, tokens, static_cast<int64_t>(kept.size()) / tokens}, kept.data()};
     } else {
       const bool key = input.name.starts_with("past_key");
       const int64_t heads = config.num_key_value_heads;
@@ -241,8 +239,7 @@ Result<std::span<const float>> LayerStages::Run(size_t sample) {
   for (size_t i = 0; i < tensors_.size(); ++i) {
     const auto kept = written_.find(stage.writes[i]);
     if (kept == written_.end()) continue;
-    HEXPORT_RETURN_IF_ERROR(
-        kept->second.Put(sample, tensors_[i].shape, tensors_[i].as<float>()));
+    HEXPORT_RETURN_IF_ERROR(kept->second.Put(sample, tensors_[i].shape, tensors_[i].as<float>()));
   }
   return tensors_[0].as<float>();
 }

@@ -128,14 +128,10 @@ class Walk {
 
  private:
   Status Embed() {
-    const size_t width = static_cast<size_t>(config_.hidden_size);
     const std::string name = decoder::ResidualName(config_, 0);
     for (size_t s = 0; s < samples_.size(); ++s) {
-      std::vector<float>& hidden = hidden_.emplace_back(samples_[s].size() * width);
-      for (size_t t = 0; t < samples_[s].size(); ++t) {
-        HEXPORT_RETURN_IF_ERROR(decoder::ReadEmbedding(
-            checkpoint_, samples_[s][t], std::span<float>(hidden).subspan(t * width, width)));
-      }
+      HEXPORT_ASSIGN_OR_RETURN(std::vector<float> embedded, EmbedSample(checkpoint_, samples_[s]));
+      const std::vector<float>& hidden = hidden_.emplace_back(std::move(embedded));
       if (options_.every_activation) {
         HEXPORT_RETURN_IF_ERROR(
             visit_({s, name, hidden, config_.hidden_size, Scores::kNone, 0, 0}));
@@ -258,7 +254,8 @@ class Walk {
       if (output.name == "logits") output.shape.back() = kDynamicDim;
       if (output.name == "logits") output.symbols = {"", "", "piece"};
     }
-    HEXPORT_ASSIGN_OR_RETURN(const std::unique_ptr<ort::Session> session, OpenSession(graph, options_.quantized != nullptr));
+    HEXPORT_ASSIGN_OR_RETURN(const std::unique_ptr<ort::Session> session,
+                             OpenSession(graph, options_.quantized != nullptr));
     std::vector<float> weights;
     for (int64_t first = 0; first < linear.out_features; first += kVocabularyPiece) {
       const int64_t count = std::min(kVocabularyPiece, linear.out_features - first);
@@ -357,6 +354,17 @@ Status CheckSamples(const Samples& samples, int64_t vocab_size) {
     }
   }
   return OkStatus();
+}
+
+Result<std::vector<float>> EmbedSample(const Checkpoint& checkpoint,
+                                       const std::vector<int32_t>& sample) {
+  const auto width = static_cast<size_t>(checkpoint.config().hidden_size);
+  std::vector<float> hidden(sample.size() * width);
+  for (size_t t = 0; t < sample.size(); ++t) {
+    HEXPORT_RETURN_IF_ERROR(decoder::ReadEmbedding(
+        checkpoint, sample[t], std::span<float>(hidden).subspan(t * width, width)));
+  }
+  return hidden;
 }
 
 Status WalkDecoder(const Checkpoint& checkpoint, const Samples& samples, const WalkOptions& options,

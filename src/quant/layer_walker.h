@@ -61,6 +61,10 @@ using ActivationVisitor = std::function<Status(const ActivationView&)>;
 // kInvalidArgument: no samples, an empty one, an id outside the vocabulary.
 Status CheckSamples(const std::vector<std::vector<int32_t>>& samples, int64_t vocab_size);
 
+// What the embedding gives for one text: [tokens, hidden_size]. Errors: ReadEmbedding's.
+Result<std::vector<float>> EmbedSample(const Checkpoint& checkpoint,
+                                       const std::vector<int32_t>& sample);
+
 // Each sample is one causal text without past. Errors: kInvalidArgument (no samples, an empty one,
 // an id outside the vocabulary), the visitor's, those of reading and running.
 Status WalkDecoder(const Checkpoint& checkpoint, const std::vector<std::vector<int32_t>>& samples,

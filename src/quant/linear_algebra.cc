@@ -69,8 +69,7 @@ template <typename T>
 Result<std::vector<float>> InverseFactorIn(std::span<const float> h, size_t n, double ridge) {
   std::vector<T> a(n * n);
   for (size_t i = 0; i < n; ++i) {
-    for (size_t j = 0; j < n; ++j)
-      a[i * n + j] = static_cast<T>(h[(n - 1 - i) * n + (n - 1 - j)]);
+    for (size_t j = 0; j < n; ++j) a[i * n + j] = static_cast<T>(h[(n - 1 - i) * n + (n - 1 - j)]);
     a[i * n + i] += static_cast<T>(ridge);
   }
   const int size = static_cast<int>(n);
@@ -168,7 +167,8 @@ Result<std::vector<float>> SolveRidge(std::span<const float> h, size_t n, double
 }
 
 void ParallelFor(size_t count, const std::function<void(size_t first, size_t last)>& body) {
-  const size_t workers = std::max<size_t>(1, std::min<size_t>(count, std::thread::hardware_concurrency()));
+  const size_t workers =
+      std::max<size_t>(1, std::min<size_t>(count, std::thread::hardware_concurrency()));
   if (workers == 1) return body(0, count);
   std::vector<std::thread> threads;
   for (size_t worker = 0; worker < workers; ++worker) {

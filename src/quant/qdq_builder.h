@@ -15,8 +15,8 @@ struct QdqBuilderOptions {
   // Graph inputs and outputs stay float32, and the dequantized value of each activation has its
   // name; else inputs and outputs are codes, and that value is "<activation>.dq".
   bool float_edges = false;
-  bool weights = true;                      // false: float weights
-  bool activations = true;                  // false: none is quantized
+  bool weights = true;                           // false: float weights
+  bool activations = true;                       // false: none is quantized
   std::set<std::string> float_activations = {};  // by their names in the whole graph: not quantized
 };
 

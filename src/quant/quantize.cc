@@ -9,6 +9,7 @@
 #include "quant/layer_stages.h"
 #include "quant/layer_walker.h"
 #include "quant/linear_algebra.h"
+#include "quant/observer.h"
 #include "quant/seqmse.h"
 #include "quant/weight_store_writer.h"
 
@@ -18,9 +19,8 @@ namespace {
 namespace fs = std::filesystem;
 
 LinearOptions OptionsFrom(const QuantConfig& config) {
-  return [&config](const decoder::LinearWeight& linear) {
-    return PlanLinear(config, linear).weights;
-  };
+  return
+      [&config](const decoder::LinearWeight& linear) { return PlanLinear(config, linear).weights; };
 }
 
 bool AnyUses(const QuantConfig& config, const decoder::DecoderGraph& graph, Method method) {
@@ -53,7 +53,9 @@ class ModelQuantizer {
         progress_(progress),
         budget_(options.state_limit_bytes, options.work),
         float_states_(budget_),
-        states_(budget_) {}
+        states_(budget_),
+        corrected_(options.correction_ridge > 0.0 &&
+                   AnyUses(options.config, graph, Method::kGptq)) {}
 
   Result<std::vector<LinearLoss>> Run(const fs::path& path) {
     HEXPORT_ASSIGN_OR_RETURN(
@@ -64,8 +66,7 @@ class ModelQuantizer {
     HEXPORT_RETURN_IF_ERROR(Embed());
     for (int64_t layer = 0; layer < layers; ++layer) {
       progress_.Update("quantize", layer, layers + 1);
-      HEXPORT_RETURN_IF_ERROR(
-          QuantizeLayer(layer).WithContext("layer " + std::to_string(layer)));
+      HEXPORT_RETURN_IF_ERROR(QuantizeLayer(layer).WithContext("layer " + std::to_string(layer)));
       HEXPORT_RETURN_IF_ERROR(AppendLayer(layer, *writer));
     }
     progress_.Update("quantize", layers, layers + 1);
@@ -79,32 +80,24 @@ class ModelQuantizer {
   }
 
  private:
-  bool corrected() const {
-    return options_.correction_ridge > 0.0 && AnyUses(options_.config, graph_, Method::kGptq);
-  }
-
   // Whether any of the group's linears goes through GPTQ.
   bool Corrects(const LayerStages::Group& group) const {
-    return corrected() && std::any_of(group.linears.begin(), group.linears.end(),
-                                      [&](const decoder::LinearWeight& linear) {
-                                        return PlanLinear(options_.config, linear).method ==
-                                               Method::kGptq;
-                                      });
+    return corrected_ &&
+           std::any_of(group.linears.begin(), group.linears.end(),
+                       [&](const decoder::LinearWeight& linear) {
+                         return PlanLinear(options_.config, linear).method == Method::kGptq;
+                       });
   }
 
   Status Embed() {
-    const auto width = static_cast<size_t>(checkpoint_.config().hidden_size);
-    float_states_ = SampleTensors(budget_, corrected() ? samples_.size() : 0);
+    const int64_t width = checkpoint_.config().hidden_size;
+    float_states_ = SampleTensors(budget_, corrected_ ? samples_.size() : 0);
     states_ = SampleTensors(budget_, samples_.size());
     for (size_t s = 0; s < samples_.size(); ++s) {
-      std::vector<float> hidden(samples_[s].size() * width);
-      for (size_t t = 0; t < samples_[s].size(); ++t) {
-        HEXPORT_RETURN_IF_ERROR(decoder::ReadEmbedding(
-            checkpoint_, samples_[s][t], std::span<float>(hidden).subspan(t * width, width)));
-      }
-      const Shape shape = {1, static_cast<int64_t>(samples_[s].size()),
-                           static_cast<int64_t>(width)};
-      if (corrected()) HEXPORT_RETURN_IF_ERROR(float_states_.Put(s, shape, hidden));
+      HEXPORT_ASSIGN_OR_RETURN(const std::vector<float> hidden,
+                               EmbedSample(checkpoint_, samples_[s]));
+      const Shape shape = {1, static_cast<int64_t>(samples_[s].size()), width};
+      if (corrected_) HEXPORT_RETURN_IF_ERROR(float_states_.Put(s, shape, hidden));
       HEXPORT_RETURN_IF_ERROR(states_.Put(s, shape, hidden));
     }
     return OkStatus();
@@ -116,7 +109,7 @@ class ModelQuantizer {
         LayerStages::Create(checkpoint_, layer, {options_.context_length, false},
                             std::move(states_), budget_));
     std::unique_ptr<LayerStages> reference;
-    if (corrected()) {
+    if (corrected_) {
       HEXPORT_ASSIGN_OR_RETURN(
           reference, LayerStages::Create(checkpoint_, layer, {options_.context_length, true},
                                          std::move(float_states_), budget_));
@@ -163,9 +156,8 @@ class ModelQuantizer {
     for (const auto& linear : group.linears)
       out.columns += static_cast<size_t>(linear.out_features);
     if (measure) HEXPORT_RETURN_IF_ERROR(ReadWeights(group, out));
-    const bool gram = measure;
-    const bool cross = gram && reference != nullptr && Corrects(group);
-    if (gram) out.hessian.assign(out.in * out.in, 0.0f);
+    const bool cross = measure && reference != nullptr && Corrects(group);
+    if (measure) out.hessian.assign(out.in * out.in, 0.0f);
     out.cross_of_outputs = out.columns < out.in;
     if (cross) out.cross.assign(out.in * (out.cross_of_outputs ? out.columns : out.in), 0.0f);
     if (cross && !group.residual.empty() && options_.residual_share > 0.0)
@@ -178,25 +170,16 @@ class ModelQuantizer {
       if (reference != nullptr) {
         HEXPORT_ASSIGN_OR_RETURN(float_rows, reference->Run(s));
       }
-      if (!gram) continue;
-      HEXPORT_RETURN_IF_ERROR(CheckFinite(rows, group.input, s));
+      if (!measure) continue;
+      HEXPORT_RETURN_IF_ERROR(CheckFinite({s, group.input, rows}));
       AddGram(rows, out.in, out.hessian);
-      if (cross) HEXPORT_RETURN_IF_ERROR(AddDifferences(s, rows, float_rows, stages, *reference, out));
+      if (cross)
+        HEXPORT_RETURN_IF_ERROR(AddDifferences(s, rows, float_rows, stages, *reference, out));
     }
     stages.CloseGroup();
     if (reference != nullptr) reference->CloseGroup();
-    if (gram) Symmetrize(out.hessian, out.in);
+    if (measure) Symmetrize(out.hessian, out.in);
     return out;
-  }
-
-  static Status CheckFinite(std::span<const float> rows, const std::string& name, size_t sample) {
-    for (const float value : rows) {
-      if (std::isfinite(value)) continue;
-      return DataLoss(name + ": expected finite activations, got " + std::to_string(value) +
-                      " in sample " + std::to_string(sample) +
-                      "; the checkpoint is broken or was saved after training diverged");
-    }
-    return OkStatus();
   }
 
   Status ReadWeights(const LayerStages::Group& group, GroupStatistics& out) {
@@ -253,10 +236,9 @@ class ModelQuantizer {
     for (size_t i = 0; i < group.in; ++i)
       mean += static_cast<double>(group.hessian[i * group.in + i]);
     mean = std::max(mean / static_cast<double>(group.in), 1e-12);
-    HEXPORT_ASSIGN_OR_RETURN(
-        const std::vector<float> change,
-        SolveRidge(group.hessian, group.in, options_.correction_ridge * mean, target,
-                   group.columns));
+    HEXPORT_ASSIGN_OR_RETURN(const std::vector<float> change,
+                             SolveRidge(group.hessian, group.in, options_.correction_ridge * mean,
+                                        target, group.columns));
     for (size_t i = 0; i < change.size(); ++i) group.weights[i] += change[i];
     return OkStatus();
   }
@@ -329,6 +311,7 @@ class ModelQuantizer {
   Progress& progress_;
   SpillBudget budget_;
   SampleTensors float_states_, states_;
+  const bool corrected_;  // some linears are, so the float model runs beside
   LayerPart done_;
   std::vector<LinearLoss> losses_;
 };
@@ -352,8 +335,12 @@ Result<std::vector<LinearLoss>> RoundAll(const Checkpoint& checkpoint,
   for (const decoder::LinearWeight& linear : graph.linears) {
     if (linear.lm_head) continue;
     HEXPORT_ASSIGN_OR_RETURN(const QuantizedWeight weight, store->Describe(linear.name));
-    out.push_back({linear.name, {weight.format, weight.block_size}, Method::kRtn,
-                   StoredBits(weight), linear.in_features * linear.out_features, -1.0});
+    out.push_back({linear.name,
+                   {weight.format, weight.block_size},
+                   Method::kRtn,
+                   StoredBits(weight),
+                   linear.in_features * linear.out_features,
+                   -1.0});
   }
   return out;
 }

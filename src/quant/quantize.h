@@ -24,11 +24,11 @@ namespace hexport::quant {
 struct WeightQuantization {
   QuantConfig config;  // what each linear gets: PlanLinear
   GptqOptions gptq;
-  // GPTQ: before rounding, a weight W becomes W + (Xq^T Xq + r)^-1 Xq^T ((Xf - Xq) W + s (Rf - Rq)),
-  // so that with the quantized model's inputs Xq it gives what the float model's Xf gave, and, where
-  // its output is added to the residual stream R, takes back a share s of what that has lost. r is
-  // `correction_ridge` times the mean of Xq^T Xq's diagonal; 0 turns both off. The first term is
-  // GPTAQ's asymmetric calibration, arXiv:2504.02692.
+  // GPTQ: before rounding, a weight W becomes W + (Xq^T Xq + r)^-1 Xq^T ((Xf - Xq) W + s (Rf -
+  // Rq)), so that with the quantized model's inputs Xq it gives what the float model's Xf gave,
+  // and, where its output is added to the residual stream R, takes back a share s of what that has
+  // lost. r is `correction_ridge` times the mean of Xq^T Xq's diagonal; 0 turns both off. The first
+  // term is GPTAQ's asymmetric calibration, arXiv:2504.02692.
   double correction_ridge = 0.05;
   double residual_share = 0.5;
   int64_t context_length = 0;  // WalkOptions'
@@ -50,9 +50,10 @@ struct LinearLoss {
   double relative_error = -1.0;
 };
 
-// Writes the store of WeightStore::Open to `path`. lm_head and the embedding are rounded to nearest.
-// Errors: those of reading, of running (kDataLoss naming a tensor with NaN or Inf), of writing;
-// kInvalidArgument (samples, a block size); kUnimplemented (a method of PlanLinear that is not built yet).
+// Writes the store of WeightStore::Open to `path`. lm_head and the embedding are rounded to
+// nearest. Errors: those of reading, of running (kDataLoss naming a tensor with NaN or Inf), of
+// writing; kInvalidArgument (samples, a block size); kUnimplemented (a method of PlanLinear that is
+// not built yet).
 Result<std::vector<LinearLoss>> QuantizeModelWeights(const Checkpoint& checkpoint,
                                                      const decoder::DecoderGraph& graph,
                                                      const WeightQuantization& options,

@@ -91,8 +91,8 @@ class QuantizeTest : public ::testing::TestWithParam<const char*> {
           const auto vocab = static_cast<size_t>(checkpoint_->config().vocab_size);
           const auto columns = static_cast<size_t>(view.columns);
           for (size_t i = 0; i < view.values.size(); ++i) {
-            const size_t at = i / columns * vocab + static_cast<size_t>(view.first_column) +
-                              i % columns;
+            const size_t at =
+                i / columns * vocab + static_cast<size_t>(view.first_column) + i % columns;
             const auto expected = static_cast<double>((*reference)[view.sample][at]);
             error += std::pow(static_cast<double>(view.values[i]) - expected, 2);
             energy += expected * expected;
@@ -114,8 +114,7 @@ TEST_P(QuantizeTest, StagesComputeWhatTheLayerComputes) {
   SpillBudget budget(0, folder_);  // everything through the file
   std::map<std::string, std::vector<float>> expected;
   const auto visit = [&](const ActivationView& view) {
-    if (view.sample == 1)
-      expected[view.name] = {view.values.begin(), view.values.end()};
+    if (view.sample == 1) expected[view.name] = {view.values.begin(), view.values.end()};
     return OkStatus();
   };
   WalkOptions every;
@@ -123,7 +122,8 @@ TEST_P(QuantizeTest, StagesComputeWhatTheLayerComputes) {
   ASSERT_THAT(WalkDecoder(*checkpoint_, held_apart_, every, visit, NullProgress()), IsOk());
   const ModelConfig& config = checkpoint_->config();
   SampleTensors hidden(budget, held_apart_.size());
-  const std::string first = decoder::ResidualName(config, 0), second = decoder::ResidualName(config, 1);
+  const std::string first = decoder::ResidualName(config, 0),
+                    second = decoder::ResidualName(config, 1);
   const Shape shape = {1, static_cast<int64_t>(held_apart_[1].size()), config.hidden_size};
   for (size_t s = 0; s < held_apart_.size(); ++s)
     ASSERT_THAT(hidden.Put(s, shape, expected.at(first)), IsOk());
@@ -140,8 +140,8 @@ TEST_P(QuantizeTest, StagesComputeWhatTheLayerComputes) {
       for (size_t s = 0; s < held_apart_.size(); ++s) {
         const auto rows = (*stages)->Run(s);
         ASSERT_THAT(rows, IsOk());
-        EXPECT_EQ(rows->size(), held_apart_[s].size() *
-                                    static_cast<size_t>(group.linears.front().in_features));
+        EXPECT_EQ(rows->size(),
+                  held_apart_[s].size() * static_cast<size_t>(group.linears.front().in_features));
         if (const auto tap = expected.find(group.input); tap != expected.end()) {
           for (size_t i = 0; i < rows->size(); ++i)
             ASSERT_NEAR((*rows)[i], tap->second[i], 1e-5) << group.input;
@@ -232,7 +232,8 @@ TEST_P(QuantizeTest, FormatsMayDifferByLinear) {
 TEST_P(QuantizeTest, RefusesSamplesThatAreNone) {
   samples_.clear();
   std::unique_ptr<WeightStore> store;
-  EXPECT_THAT(Quantize(Options(Method::kGptq, {}), store), StatusIs(StatusCode::kInvalidArgument, HasSubstr("at least one")));
+  EXPECT_THAT(Quantize(Options(Method::kGptq, {}), store),
+              StatusIs(StatusCode::kInvalidArgument, HasSubstr("at least one")));
 }
 
 INSTANTIATE_TEST_SUITE_P(Models, QuantizeTest,

@@ -117,7 +117,8 @@ Result<std::unique_ptr<QuantizedModel>> QuantizedModel::Open(const std::filesyst
   const std::filesystem::path from = source.empty() ? out->facts_.source_path : source.string();
   Result<std::unique_ptr<Checkpoint>> checkpoint = Checkpoint::Open(from);
   if (!checkpoint.ok())
-    return checkpoint.status().WithContext("the float model that " + folder.string() + " is made from");
+    return checkpoint.status().WithContext("the float model that " + folder.string() +
+                                           " is made from");
   out->source_ = *std::move(checkpoint);
   if (out->facts_.rotation_seed != 0)
     out->rotated_ = RotateResidual(*out->source_, out->facts_.rotation_seed);

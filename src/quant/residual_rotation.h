@@ -19,6 +19,9 @@
 
 namespace hexport::quant {
 
+// Of every rotation that hexport makes, so that the same checkpoint gives the same bytes.
+inline constexpr uint64_t kResidualRotationSeed = 1;
+
 // R = diag(random signs) (Walsh-Hadamard of the largest power of two in `size` (x) Hartley of the
 // odd rest), orthonormal. No entry is larger than sqrt(2 / size). Thread-safe.
 class ResidualRotation {

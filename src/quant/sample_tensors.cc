@@ -75,8 +75,8 @@ Status SampleTensors::Put(size_t sample, const Shape& shape, std::span<const flo
   }
   const auto* data = reinterpret_cast<const char*>(values.data());
   for (int64_t done = 0; done < bytes;) {
-    const ssize_t count = ::pwrite(file_, data + done, static_cast<size_t>(bytes - done),
-                                   entry.offset + done);
+    const ssize_t count =
+        ::pwrite(file_, data + done, static_cast<size_t>(bytes - done), entry.offset + done);
     if (count < 0 && errno == EINTR) continue;
     if (count <= 0) {
       return ErrnoStatus(errno, "writing calibration states to " + budget_->folder().string());

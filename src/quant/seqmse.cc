@@ -52,17 +52,17 @@ void ChooseChannelScales(std::span<const float> weights, std::span<const float> 
     }
   }
   for (size_t i = 0; i < weights.size(); ++i) {
-    out.codes[i] = static_cast<int8_t>(
-        Round(weights[i], out.channel_scales[i % columns], bottom, top));
+    out.codes[i] =
+        static_cast<int8_t>(Round(weights[i], out.channel_scales[i % columns], bottom, top));
   }
 }
 
 // One block of one output channel.
 struct BlockSearch {
-  std::vector<float> values;         // [size]
-  std::vector<double> past;          // [size]: (H of block and earlier features) times their errors
-  std::vector<double> within;        // [size, size]: H of the block
-  std::vector<float> differences;    // of the candidate at hand
+  std::vector<float> values;       // [size]
+  std::vector<double> past;        // [size]: (H of block and earlier features) times their errors
+  std::vector<double> within;      // [size, size]: H of the block
+  std::vector<float> differences;  // of the candidate at hand
   double Error(float scale) {
     const size_t size = values.size();
     for (size_t k = 0; k < size; ++k)
@@ -109,7 +109,8 @@ void ChooseBlockScales(std::span<const float> weights, std::span<const float> he
           largest = std::max(largest, std::fabs(search.values[k]));
         }
         const float channel = out.channel_scales[n];
-        const int widest = static_cast<int>(std::clamp(std::ceil(largest / 7.0f / channel), 1.0f, 16.0f));
+        const int widest =
+            static_cast<int>(std::clamp(std::ceil(largest / 7.0f / channel), 1.0f, 16.0f));
         double least = INFINITY;
         int best = widest;
         for (int i = std::max(1, widest - kStepsDown); i <= std::min(16, widest + kStepsUp); ++i) {

@@ -69,8 +69,8 @@ double BlockError(const float* block, size_t size, size_t stride, float scale,
 
 // The rounded integer scale or one near it, whichever restores the block best: clipping a block's
 // few largest weights often costs less than coarser steps for the rest, and sometimes more.
-uint8_t BestInteger(const float* block, size_t size, size_t stride, float channel,
-                    uint8_t rounded, const float* importance) {
+uint8_t BestInteger(const float* block, size_t size, size_t stride, float channel, uint8_t rounded,
+                    const float* importance) {
   uint8_t best = rounded;
   double least = BlockError(block, size, stride, channel * static_cast<float>(rounded), importance);
   for (const int step : {-4, -3, -2, -1, 1}) {
@@ -174,14 +174,15 @@ Result<QuantizedWeight> QuantizeRtn(std::span<const float> weights, int64_t in_f
   return out;
 }
 
-int64_t StoredBits(const QuantizedWeight& weight) {
-  const int64_t code_bits = weight.format == WeightFormat::kInt8 ? 8 : 4;
+int64_t StoredBits(const WeightOptions& options, int64_t in_features, int64_t out_features) {
+  const int64_t code_bits = options.format == WeightFormat::kInt8 ? 8 : 4;
   const int64_t blocks =
-      weight.format == WeightFormat::kLpbq && weight.block_size > 0
-          ? weight.in_features / weight.block_size
-          : 0;
-  return weight.in_features * weight.out_features * code_bits +
-         blocks * weight.out_features * 8 + weight.out_features * 32;
+      options.format == WeightFormat::kLpbq ? in_features / options.block_size : 0;
+  return (in_features * code_bits + blocks * 8 + 32) * out_features;
+}
+
+int64_t StoredBits(const QuantizedWeight& weight) {
+  return StoredBits({weight.format, weight.block_size}, weight.in_features, weight.out_features);
 }
 
 std::vector<float> Dequantize(const QuantizedWeight& weight) {

@@ -52,6 +52,7 @@ Result<QuantizedWeight> QuantizeRtn(std::span<const float> weights, int64_t in_f
                                     std::span<const float> importance = {});
 std::vector<float> Dequantize(const QuantizedWeight& weight);
 // Bits that codes and scales take: 8 or 4 a code, 8 a block scale, 32 a channel scale.
+int64_t StoredBits(const WeightOptions& options, int64_t in_features, int64_t out_features);
 int64_t StoredBits(const QuantizedWeight& weight);
 
 // LPBQ's two levels of scale for one output channel: channel = largest / 16, integers = block /

@@ -121,5 +121,12 @@ TEST(QuantizeRtnTest, BlockThatDoesNotDivideIsRefused) {
               StatusIs(StatusCode::kInvalidArgument, HasSubstr("48")));
 }
 
+TEST(StoredBits, CountsCodesAndEveryScale) {
+  EXPECT_EQ(StoredBits({WeightFormat::kInt8, 0}, 64, 10), 8 * 640 + 32 * 10);
+  EXPECT_EQ(StoredBits({WeightFormat::kInt4, 0}, 64, 10), 4 * 640 + 32 * 10);
+  // 64 inputs in blocks of 32: two block scales a channel.
+  EXPECT_EQ(StoredBits({WeightFormat::kLpbq, 32}, 64, 10), 4 * 640 + 8 * 20 + 32 * 10);
+}
+
 }  // namespace
 }  // namespace hexport::quant
