@@ -118,7 +118,7 @@ Status CheckDisk(const Checkpoint& checkpoint, const fs::path& folder) {
 }
 
 struct Keys {
-  std::string calibrate, quantize, graphs, compile, build;
+  std::string folds, calibrate, quantize, graphs, compile, build;
 };
 
 Keys MakeKeys(const BuildContext& context) {
@@ -134,10 +134,16 @@ Keys MakeKeys(const BuildContext& context) {
                              std::to_string(o.config.percentile) + "|" +
                              std::to_string(o.config.activation_bits) + "|" +
                              std::to_string(o.config.kv_bits);
-  keys.calibrate = Sha256Hex(base + "|calibrate|" + samples + "|" + ranges +
+  const bool folds = o.config.fold_channels || o.config.method == quant::Method::kAwq ||
+                     o.config.method == quant::Method::kSmoothQuant || !o.config.linears.empty();
+  keys.folds = Sha256Hex(base + "|channels|" + samples + "|" +
+                         (folds ? quant::QuantConfigToJson(o.config) : "") +
+                         (by_context ? "|" + std::to_string(o.context_length) : ""));
+  keys.calibrate = Sha256Hex(keys.folds + "|calibrate|" + samples + "|" + ranges +
                              (by_context ? "|" + std::to_string(o.context_length) : ""));
   // Rounding to nearest needs no samples, unless a rule asks for another method.
-  const bool uses_samples = o.config.method != quant::Method::kRtn || !o.config.linears.empty();
+  const bool uses_samples =
+      folds || o.config.method != quant::Method::kRtn || !o.config.linears.empty();
   keys.quantize = Sha256Hex((uses_samples ? keys.calibrate : base) + "|quantize|" +
                             quant::QuantConfigToJson(o.config));
   keys.graphs = Sha256Hex(keys.calibrate + keys.quantize + "|" + std::to_string(o.context_length) +
@@ -215,6 +221,9 @@ Status Prepare(BuildContext& context) {
 }
 
 Status RunStages(BuildContext& context, const Keys& keys) {
+  HEXPORT_RETURN_IF_ERROR(RunStage(context, "channels", keys.folds,
+                                   [&](StageReport& r) { return FoldStage(context, r); }));
+  HEXPORT_RETURN_IF_ERROR(LoadFolds(context));
   HEXPORT_RETURN_IF_ERROR(RunStage(context, "calibrate", keys.calibrate,
                                    [&](StageReport& r) { return CalibrateStage(context, r); }));
   HEXPORT_RETURN_IF_ERROR(RunStage(context, "quantize", keys.quantize, [&](StageReport& r) {
@@ -285,7 +294,7 @@ namespace {
 Result<BuildResult> BuildFrom(const BuildOptions& options, const StageReport* merged,
                               Progress& progress) {
   const auto start = std::chrono::steady_clock::now();
-  BuildContext context{options, progress, {}, {}, nullptr, nullptr, {}, {}, {}, {}, false};
+  BuildContext context{options, progress, {}, {}, nullptr, nullptr, nullptr, {}, {}, {}, {}, false};
   context.report.hexport_version = HexportVersion();
   if (merged != nullptr) context.report.stages.push_back(*merged);
   StageTimer timer("checkpoint");

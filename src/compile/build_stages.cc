@@ -13,6 +13,8 @@
 #include "decoder/decoder.h"
 #include "graph/onnx_io.h"
 #include "quant/calibrate.h"
+#include "quant/channel_folds.h"
+#include "quant/find_folds.h"
 #include "quant/qdq.h"
 #include "quant/quantized_model.h"
 
@@ -230,6 +232,29 @@ Status RunStage(BuildContext& context, const std::string& name, const std::strin
   if (!status.ok()) return status.WithContext(name);
   context.any_finished = true;
   return WriteFileAtomically(marker, key);
+}
+
+Status FoldStage(BuildContext& context, StageReport& report) {
+  const quant::QuantConfig& config = context.options.config;
+  HEXPORT_ASSIGN_OR_RETURN(const decoder::DecoderGraph graph,
+                           decoder::BuildDecoder(context.weights(), {}));
+  HEXPORT_RETURN_IF_ERROR(quant::CheckConfig(config, graph));
+  std::vector<quant::ChannelFold> folds;
+  if (quant::NeedsFolds(config, graph)) {
+    HEXPORT_ASSIGN_OR_RETURN(
+        folds, quant::FindFolds(context.weights(), graph, config, context.calibration.samples,
+                                context.options.context_length, context.progress));
+  }
+  report.notes.push_back(std::to_string(folds.size()) + " channel folds");
+  return quant::WriteFolds(folds, context.work / quant::kFoldsFile);
+}
+
+Status LoadFolds(BuildContext& context) {
+  HEXPORT_ASSIGN_OR_RETURN(const std::vector<quant::ChannelFold> folds,
+                           quant::ReadFolds(context.weights(), context.work / quant::kFoldsFile));
+  if (folds.empty()) return OkStatus();
+  HEXPORT_ASSIGN_OR_RETURN(context.folded, quant::FoldChannels(context.weights(), folds));
+  return OkStatus();
 }
 
 Status CalibrateStage(BuildContext& context, StageReport& report) {

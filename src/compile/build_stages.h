@@ -18,7 +18,8 @@
 namespace hexport::compile {
 
 // Everything the stages share. `work` holds stages/<name> (the key of each finished stage),
-// ranges.json, weights.safetensors, graphs.json and bundle/ (the bundle as far as it stands).
+// folds.safetensors, ranges.json, weights.safetensors, graphs.json and bundle/ (the bundle as far
+// as it stands).
 struct BuildContext {
   const BuildOptions& options;
   Progress& progress;
@@ -27,6 +28,7 @@ struct BuildContext {
   std::unique_ptr<Checkpoint> checkpoint;  // as it stands on the disk
   std::unique_ptr<Checkpoint>
       rotated;  // a view of it with the residual stream rotated; null when not asked for
+  std::unique_ptr<Checkpoint> folded;  // a view of that with channel folds; null likewise
   TextAssets text;
   CalibrationData calibration;
   bundle::Manifest manifest;
@@ -34,7 +36,9 @@ struct BuildContext {
   bool any_finished = false;
 
   // The weights that are calibrated and quantized.
-  const Checkpoint& weights() const { return rotated != nullptr ? *rotated : *checkpoint; }
+  const Checkpoint& weights() const {
+    return folded != nullptr ? *folded : rotated != nullptr ? *rotated : *checkpoint;
+  }
   std::filesystem::path bundle() const { return work / "bundle"; }
 };
 
@@ -47,6 +51,10 @@ std::string SamplesAsText(const std::vector<std::vector<int32_t>>& samples);
 Status RunStage(BuildContext& context, const std::string& name, const std::string& key,
                 const std::function<Status(StageReport&)>& body);
 
+// Writes folds.safetensors.
+Status FoldStage(BuildContext& context, StageReport& report);
+// Of a finished FoldStage into context.folded.
+Status LoadFolds(BuildContext& context);
 Status CalibrateStage(BuildContext& context, StageReport& report);
 // `key`: the stage's; finished layers are kept under it.
 Status QuantizeStage(BuildContext& context, const std::string& key, StageReport& report);

@@ -15,6 +15,7 @@
 #include "decoder/decoder.h"
 #include "ort/session.h"
 #include "quant/bit_budget.h"
+#include "quant/find_folds.h"
 #include "quant/residual_rotation.h"
 
 namespace hexport::compile {
@@ -58,13 +59,48 @@ std::string KeyOf(const QuantizeOptions& options, const quant::QuantizedFacts& f
   return Sha256Hex(text);
 }
 
+// FindFolds, or what it gave an earlier run: `path` keeps it.
+Result<std::vector<quant::ChannelFold>> FindFoldsOnce(const QuantizeOptions& options,
+                                                      const Checkpoint& base,
+                                                      const decoder::DecoderGraph& graph,
+                                                      const std::vector<quant::TokenIds>& samples,
+                                                      const fs::path& path, Progress& progress) {
+  std::error_code ignored;
+  if (fs::exists(path, ignored)) {
+    Result<std::vector<quant::ChannelFold>> kept = quant::ReadFolds(base, path);
+    if (kept.ok()) return kept;
+  }
+  HEXPORT_ASSIGN_OR_RETURN(std::vector<quant::ChannelFold> folds,
+                           quant::FindFolds(base, graph, options.config, samples, 0, progress));
+  HEXPORT_RETURN_IF_ERROR(quant::WriteFolds(folds, path));
+  return folds;
+}
+
+// The view of `base` with channel folds, which go to `folder` too; null when none are asked for.
+Result<std::unique_ptr<Checkpoint>> FoldStage(const QuantizeOptions& options,
+                                              const Checkpoint& base, const fs::path& work,
+                                              const fs::path& folder, const std::string& key,
+                                              QuantizeResult& result, Progress& progress) {
+  HEXPORT_ASSIGN_OR_RETURN(const decoder::DecoderGraph graph, decoder::BuildDecoder(base, {}));
+  HEXPORT_RETURN_IF_ERROR(quant::CheckConfig(options.config, graph));
+  if (!quant::NeedsFolds(options.config, graph)) return std::unique_ptr<Checkpoint>();
+  StageTimer timer("channels");
+  HEXPORT_ASSIGN_OR_RETURN(
+      const std::vector<quant::ChannelFold> folds,
+      FindFoldsOnce(options, base, graph, result.facts.calibration,
+                    work / ("folds_" + key.substr(0, 32) + ".safetensors"), progress));
+  HEXPORT_RETURN_IF_ERROR(quant::WriteFolds(folds, folder / quant::kFoldsFile));
+  result.facts.folded = true;
+  result.report.stages.push_back(timer.Finish());
+  return quant::FoldChannels(base, folds);
+}
+
 // Codes and scales to `folder`, with the losses.
 Status QuantizeWeightsStage(const QuantizeOptions& options, const Checkpoint& weights,
                             const fs::path& work, const fs::path& folder, const std::string& key,
                             QuantizeResult& result, Progress& progress) {
   StageTimer timer("weights");
   HEXPORT_ASSIGN_OR_RETURN(const decoder::DecoderGraph graph, decoder::BuildDecoder(weights, {}));
-  HEXPORT_RETURN_IF_ERROR(quant::CheckConfig(options.config, graph));
   quant::WeightQuantization quantization;
   quantization.config = options.config;
   if (options.auto_bits > 0.0) {
@@ -95,6 +131,17 @@ Status RangesStage(const Checkpoint& weights, QuantizeResult& result, Progress& 
   return OkStatus();
 }
 
+Status RunStages(const QuantizeOptions& options, const Checkpoint& base, const fs::path& work,
+                 const fs::path& folder, const std::string& key, QuantizeResult& result,
+                 Progress& progress) {
+  HEXPORT_ASSIGN_OR_RETURN(const std::unique_ptr<Checkpoint> folded,
+                           FoldStage(options, base, work, folder, key, result, progress));
+  const Checkpoint& weights = folded != nullptr ? *folded : base;
+  HEXPORT_RETURN_IF_ERROR(
+      QuantizeWeightsStage(options, weights, work, folder, key, result, progress));
+  return RangesStage(weights, result, progress);
+}
+
 }  // namespace
 
 Result<QuantizeResult> QuantizeCheckpoint(const QuantizeOptions& options, Progress& progress) {
@@ -123,16 +170,15 @@ Result<QuantizeResult> QuantizeCheckpoint(const QuantizeOptions& options, Progre
     result.warnings.push_back("residual stream not rotated: " + source->config().architecture +
                               " norms what joins it, so the rotation cannot be folded in");
   }
-  const Checkpoint& weights = rotated != nullptr ? *rotated : *source;
+  const Checkpoint& base = rotated != nullptr ? *rotated : *source;
   HEXPORT_ASSIGN_OR_RETURN(const std::string ort_version, ort::OrtVersion());
   const fs::path work = WorkFolderOf(options.out);
   fs::create_directories(work, error);
   if (error) return ErrnoStatus(error.value(), work.string());
   HEXPORT_ASSIGN_OR_RETURN(const std::unique_ptr<StagedDirectory> staged,
                            StagedDirectory::Create(options.out, options.force));
-  Status status = QuantizeWeightsStage(options, weights, work, staged->path(),
-                                       KeyOf(options, facts, ort_version), result, progress);
-  if (status.ok()) status = RangesStage(weights, result, progress);
+  const std::string key = KeyOf(options, facts, ort_version);
+  const Status status = RunStages(options, base, work, staged->path(), key, result, progress);
   if (!status.ok()) {
     progress.Note("finished layers are kept in " + work.string() +
                   "; run again to go on from there");

@@ -121,7 +121,7 @@ class Walk {
       HEXPORT_RETURN_IF_ERROR(RunLayer(layer).WithContext("layer " + std::to_string(layer)));
     }
     progress_.Update(options_.stage, config_.num_hidden_layers, config_.num_hidden_layers + 1);
-    HEXPORT_RETURN_IF_ERROR(RunHead().WithContext("output projection"));
+    if (options_.head) HEXPORT_RETURN_IF_ERROR(RunHead().WithContext("output projection"));
     progress_.Update(options_.stage, config_.num_hidden_layers + 1, config_.num_hidden_layers + 1);
     return OkStatus();
   }

@@ -48,6 +48,7 @@ struct WalkOptions {
   // Longest text of the graphs that this walk stands for; it chooses between longrope's factors. 0:
   // each sample's own length, as transformers does.
   int64_t context_length = 0;
+  bool head = true;        // false: neither the last norm nor "logits" is computed
   std::string_view stage;  // for progress
   // Changes the graph of each layer before it runs (an adapter applied unmerged); null: none.
   // Neither the embedding nor the output projection passes through it.

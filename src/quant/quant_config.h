@@ -1,7 +1,7 @@
 // How each tensor of a model is quantized: one JSON file of defaults and rules.
 //
 //   { "method": "gptq", "weights": "lpbq", "block_size": 32, "activation_bits": 16, "kv_bits": 8,
-//     "ranges": "percentile", "percentile": 99.99,
+//     "ranges": "percentile", "percentile": 99.99, "fold_channels": true,
 //     "exclude": ["lm_head", "layers.0.*"],
 //     "linears": [{"pattern": "layers.*.mlp.down_proj", "weights": "int8", "method": "rtn"}],
 //     "activations": [{"pattern": "layers.*.mlp.gated", "bits": 8}],
@@ -60,6 +60,7 @@ struct QuantConfig {
   int kv_bits = 8;           // 8 or 16
   RangeMethod ranges = RangeMethod::kMinMax;
   double percentile = 99.99;                // of kPercentile: above 50, up to 100
+  bool fold_channels = true;                // scales of channels are moved: quant/find_folds.h
   std::vector<std::string> exclude;         // linears kept at int8 per channel, whatever rules say
   std::vector<LinearRule> linears;          // later rules win
   std::vector<ActivationRule> activations;  // later rules win

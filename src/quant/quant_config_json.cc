@@ -175,6 +175,7 @@ void ReadConfig(Fields& fields, QuantConfig& config) {
   fields.Word("ranges", ParseRangeMethod,
               {"minmax", "moving_average", "percentile", "mse", "entropy"}, config.ranges);
   fields.Number("percentile", 50.0, 100.0, config.percentile);
+  fields.Bool("fold_channels", config.fold_channels);
   fields.Patterns("exclude", config.exclude);
   fields.Rules("linears", config.linears, ReadLinearRule);
   fields.Rules("activations", config.activations, ReadActivationRule);
@@ -265,6 +266,7 @@ std::string QuantConfigToJson(const QuantConfig& config) {
   out["kv_bits"] = config.kv_bits;
   out["ranges"] = RangeMethodName(config.ranges);
   out["percentile"] = config.percentile;
+  out["fold_channels"] = config.fold_channels;
   out["exclude"] = config.exclude;
   out["linears"] = json::array();
   for (const LinearRule& rule : config.linears) {

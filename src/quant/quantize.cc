@@ -274,17 +274,15 @@ class ModelQuantizer {
     const int64_t in = linear.in_features, out = linear.out_features;
     switch (plan.method) {
       case Method::kRtn:
+      case Method::kSmoothQuant:  // its folds are in the checkpoint
         return QuantizeRtn(weights, in, out, format);
+      case Method::kAwq:  // likewise; what is left is its clipping search
       case Method::kSeqMse:
         return QuantizeSeqMse(weights, in, out, hessian, format);
       case Method::kGptq:
         return QuantizeGptq(weights, in, out, hessian, format, options_.gptq);
-      case Method::kAwq:
-      case Method::kSmoothQuant:
-        break;
     }
-    return Unimplemented("--method " + std::string(MethodName(plan.method)) +
-                         ": not built yet; use gptq, seqmse or rtn");
+    return Internal(linear.name + ": expected a method");
   }
 
   static double RelativeError(std::span<const float> weights, const QuantizedWeight& quantized,

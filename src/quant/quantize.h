@@ -52,8 +52,8 @@ struct LinearLoss {
 
 // Writes the store of WeightStore::Open to `path`. lm_head and the embedding are rounded to
 // nearest. Errors: those of reading, of running (kDataLoss naming a tensor with NaN or Inf), of
-// writing; kInvalidArgument (samples, a block size); kUnimplemented (a method of PlanLinear that is
-// not built yet).
+// writing; kInvalidArgument (samples, a block size). The channel folds of awq and smoothquant are
+// `checkpoint`'s own: FoldChannels.
 Result<std::vector<LinearLoss>> QuantizeModelWeights(const Checkpoint& checkpoint,
                                                      const decoder::DecoderGraph& graph,
                                                      const WeightQuantization& options,

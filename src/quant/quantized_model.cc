@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "base/file.h"
+#include "quant/channel_folds.h"
 #include "quant/residual_rotation.h"
 
 namespace hexport::quant {
@@ -51,6 +52,7 @@ Result<QuantizedFacts> FactsFromJson(const json& value) {
   facts.source_path = value.at("source").at("path").get<std::string>();
   facts.source_sha256 = value.at("source").at("sha256").get<std::string>();
   facts.rotation_seed = value.value("rotation_seed", uint64_t{0});
+  facts.folded = value.value("folded", false);
   facts.context_length = value.value("context_length", int64_t{0});
   HEXPORT_ASSIGN_OR_RETURN(facts.config, ParseQuantConfig(value.at("config").dump(), "config"));
   for (const auto& [name, range] : value.at("ranges").items())
@@ -80,6 +82,7 @@ std::string QuantizedFactsToJson(const QuantizedFacts& facts) {
       {"hexport_version", facts.hexport_version},
       {"source", {{"path", facts.source_path}, {"sha256", facts.source_sha256}}},
       {"rotation_seed", facts.rotation_seed},
+      {"folded", facts.folded},
       {"context_length", facts.context_length},
       {"config", json::parse(QuantConfigToJson(facts.config), nullptr, false)},
       {"bits_per_weight", BitsPerWeight(facts.losses)},
@@ -122,6 +125,11 @@ Result<std::unique_ptr<QuantizedModel>> QuantizedModel::Open(const std::filesyst
   out->source_ = *std::move(checkpoint);
   if (out->facts_.rotation_seed != 0)
     out->rotated_ = RotateResidual(*out->source_, out->facts_.rotation_seed);
+  if (out->facts_.folded) {
+    HEXPORT_ASSIGN_OR_RETURN(const std::vector<ChannelFold> folds,
+                             ReadFolds(out->weights(), folder / kFoldsFile));
+    HEXPORT_ASSIGN_OR_RETURN(out->folded_, FoldChannels(out->weights(), folds));
+  }
   HEXPORT_ASSIGN_OR_RETURN(out->store_, WeightStore::Open(folder / "weights.safetensors"));
   return out;
 }

@@ -2,6 +2,7 @@
 //
 //   quant.json            this header's QuantizedFacts
 //   weights.safetensors   codes and scales: WeightStore
+//   folds.safetensors     channel scales that were moved: ReadFolds; absent when there are none
 #pragma once
 
 #include <cstdint>
@@ -28,6 +29,7 @@ struct QuantizedFacts {
   std::string hexport_version;
   std::string source_path, source_sha256;  // the float checkpoint; the hash is HashCheckpoint's
   uint64_t rotation_seed = 0;              // of RotateResidual; 0: not rotated
+  bool folded = false;                     // folds.safetensors is there
   QuantConfig config;
   int64_t context_length = 0;  // WalkOptions'
   RangeMap ranges;             // of every activation, calibrated
@@ -53,14 +55,16 @@ class QuantizedModel {
                                                       const std::filesystem::path& source = {});
   const QuantizedFacts& facts() const { return facts_; }
   const Checkpoint& source() const { return *source_; }  // as it stands on the disk
-  // The weights that were quantized: the source, or a rotated view of it.
-  const Checkpoint& weights() const { return rotated_ != nullptr ? *rotated_ : *source_; }
+  // The weights that were quantized: the source, or a rotated and folded view of it.
+  const Checkpoint& weights() const {
+    return folded_ != nullptr ? *folded_ : rotated_ != nullptr ? *rotated_ : *source_;
+  }
   const WeightStore& store() const { return *store_; }
 
  private:
   QuantizedModel() = default;
   QuantizedFacts facts_;
-  std::unique_ptr<Checkpoint> source_, rotated_;
+  std::unique_ptr<Checkpoint> source_, rotated_, folded_;
   std::unique_ptr<WeightStore> store_;
 };
 
