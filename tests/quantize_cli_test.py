@@ -49,6 +49,19 @@ class QuantizeCliTest(unittest.TestCase):
         self.assertEqual(result.returncode, 0, result.stderr + result.stdout)
         return out, json.loads(result.stdout)
 
+    def test_folds_of_every_method(self):
+        for method in ["awq", "smoothquant", "rtn"]:
+            out, report = self.quantize(f"folded-{method}", "--method", method, "--weights", "int8")
+            self.assertEqual([stage["name"] for stage in report["stages"]], ["channels", "weights", "ranges"])
+            self.assertTrue((out / "folds.safetensors").exists())
+            folded = self.evaluate(out, "cpu")
+            self.assertGreater(folded["cosine_vs_float"], .998)
+        config = self.folder / "no-folds.json"
+        config.write_text('{"fold_channels": false}')
+        out, report = self.quantize("not-folded", "--method", "rtn", "--config", config)
+        self.assertEqual([stage["name"] for stage in report["stages"]], ["weights", "ranges"])
+        self.assertFalse((out / "folds.safetensors").exists())
+
     def evaluate(self, out, engine):
         result = run("eval", out, "--text", self.text, "--engine", engine, "--json", "--quiet")
         self.assertEqual(result.returncode, 0, result.stderr + result.stdout)
