@@ -12,7 +12,8 @@ void AddQuantFlags(CLI::App& command, QuantFlags& flags) {
   command.add_option(
       "--method", flags.method,
       "gptq (errors made up for, from the calibration data; default), seqmse (scales "
-      "searched on it), awq or smoothquant (channels scaled, then rounded) or rtn (round to nearest; "
+      "searched on it), awq or smoothquant (channels scaled, then rounded) or rtn (round to "
+      "nearest; "
       "fastest)");
   command.add_option("--block", flags.block,
                      "LPBQ block along input features: 16, 32 (default) or 64");
