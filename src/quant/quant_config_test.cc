@@ -138,8 +138,9 @@ TEST(QuantConfig, OutputProjectionIsInt8UnlessARuleNamesIt) {
   EXPECT_EQ(PlanLinear(config, Linear("lm_head")).weights.format, WeightFormat::kLpbq);
 }
 
-TEST(QuantConfig, BlockThatDoesNotDivideGivesInt8) {
-  const LinearPlan plan = PlanLinear(Parsed(R"({"weights": "lpbq"})"), Linear("a", 40));
+TEST(QuantConfig, Q07BlockThatDoesNotDivideGivesInt8) {
+  const LinearPlan plan =
+      PlanLinear(Parsed(R"({"weights": "lpbq", "block_size": 64})"), Linear("a", 96));
   EXPECT_EQ(plan.weights.format, WeightFormat::kInt8);
   EXPECT_TRUE(plan.block_does_not_divide);
 }

@@ -38,7 +38,7 @@ TEST(ParseWeightFormatTest, UnknownNameListsTheKnownOnes) {
               StatusIs(StatusCode::kInvalidArgument, HasSubstr("int8, int4 or lpbq")));
 }
 
-TEST(SplitBlockScalesTest, IntegersAreRoundedSixteenthsOfTheLargest) {
+TEST(SplitBlockScalesTest, Q01IntegersAreRoundedSixteenthsOfTheLargest) {
   const std::vector<float> scales = {0.011f, 0.024f, 0.003f, 0.16f};
   const BlockScales split = SplitBlockScales(scales);
   EXPECT_FLOAT_EQ(split.channel, 0.01f);
@@ -115,10 +115,10 @@ TEST(QuantizeRtnTest, NanNamesTheElement) {
   EXPECT_THAT(QuantizeRtn(weights, 4, 2, {}), StatusIs(StatusCode::kDataLoss, HasSubstr("[2, 1]")));
 }
 
-TEST(QuantizeRtnTest, BlockThatDoesNotDivideIsRefused) {
-  const std::vector<float> weights(48, 1.0f);
-  EXPECT_THAT(QuantizeRtn(weights, 48, 1, {WeightFormat::kLpbq, 32}),
-              StatusIs(StatusCode::kInvalidArgument, HasSubstr("48")));
+TEST(QuantizeRtnTest, Q07BlockThatDoesNotDivideIsRefused) {
+  const std::vector<float> weights(96, 1.0f);
+  EXPECT_THAT(QuantizeRtn(weights, 96, 1, {WeightFormat::kLpbq, 64}),
+              StatusIs(StatusCode::kInvalidArgument, HasSubstr("96")));
 }
 
 TEST(StoredBits, CountsCodesAndEveryScale) {
