@@ -205,6 +205,7 @@ TEST_P(FoundFolds, KeepTheModel) {
   for (const Method method : {Method::kAwq, Method::kSmoothQuant, Method::kGptq}) {
     QuantConfig config;
     config.method = method;
+    config.fold_channels = true;
     const auto folds = FindFolds(**base, *graph, config, samples, 0, NullProgress());
     ASSERT_THAT(folds, IsOk());
     const ModelConfig& model = (*base)->config();

@@ -60,7 +60,7 @@ struct QuantConfig {
   int kv_bits = 8;           // 8 or 16
   RangeMethod ranges = RangeMethod::kMinMax;
   double percentile = 99.99;                // of kPercentile: above 50, up to 100
-  bool fold_channels = true;                // scales of channels are moved: quant/find_folds.h
+  bool fold_channels = false;               // scales of channels are moved: quant/find_folds.h
   std::vector<std::string> exclude;         // linears kept at int8 per channel, whatever rules say
   std::vector<LinearRule> linears;          // later rules win
   std::vector<ActivationRule> activations;  // later rules win

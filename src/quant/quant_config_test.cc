@@ -44,7 +44,7 @@ TEST(QuantConfig, EmptyObjectIsTheDefault) {
 
 TEST(QuantConfig, RoundTrip) {
   const std::string text = R"({"method": "awq", "weights": "lpbq", "block_size": 16,
-    "activation_bits": 8, "kv_bits": 16, "ranges": "percentile", "percentile": 99.5, "fold_channels": false,
+    "activation_bits": 8, "kv_bits": 16, "ranges": "percentile", "percentile": 99.5, "fold_channels": true,
     "exclude": ["lm_head"], "linears": [{"pattern": "layers.*.q", "weights": "int8"},
     {"pattern": "a", "block_size": 64, "method": "seqmse"}],
     "activations": [{"pattern": "b*", "bits": 8}, {"pattern": "c", "float16": true}],
@@ -55,7 +55,7 @@ TEST(QuantConfig, RoundTrip) {
   EXPECT_EQ(again.method, Method::kAwq);
   EXPECT_EQ(again.weights.block_size, 16);
   EXPECT_EQ(again.percentile, 99.5);
-  EXPECT_FALSE(again.fold_channels);
+  EXPECT_TRUE(again.fold_channels);
   EXPECT_EQ(again.linears[0].weights, WeightFormat::kInt8);
   EXPECT_EQ(again.linears[1].method, Method::kSeqMse);
   EXPECT_TRUE(again.activations[1].float16);
