@@ -218,6 +218,11 @@ class CliTest(unittest.TestCase):
             self.assertEqual(result.returncode, 2, result.stderr)
         self.assertEqual(path.read_text(), "x")
 
+    def test_config_that_matches_nothing_is_refused_first(self):
+        config = self.folder / "config.json"
+        config.write_text('{"linears": [{"pattern": "layers.*.mlp.dwn_proj", "weights": "int8"}]}')
+        self.refused(self.build(MODEL, "--config", config), 2, "linears[0].pattern", "down_proj")
+
     def test_numbers_that_are_none(self):
         self.refused(self.build(None, "--samples", "-1"), 2, "--samples")
 

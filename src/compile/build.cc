@@ -15,6 +15,7 @@
 #include "base/sha256.h"
 #include "compile/build_stages.h"
 #include "compile/checkpoint_hash.h"
+#include "decoder/decoder.h"
 #include "ort/session.h"
 #include "quant/calibrate.h"
 #include "quant/residual_rotation.h"
@@ -172,6 +173,9 @@ Status Prepare(BuildContext& context) {
   HEXPORT_ASSIGN_OR_RETURN(context.checkpoint, Checkpoint::Open(options.model));
   if (options.rotate_residual && quant::CanRotateResidual(context.checkpoint->config()))
     context.rotated = quant::RotateResidual(*context.checkpoint, quant::kResidualRotationSeed);
+  HEXPORT_ASSIGN_OR_RETURN(const decoder::DecoderGraph graph,
+                           decoder::BuildDecoder(context.weights(), {}));
+  HEXPORT_RETURN_IF_ERROR(quant::CheckConfig(options.config, graph));
   HEXPORT_ASSIGN_OR_RETURN(context.text, context.checkpoint->Text());
   if (!options.chat_template.empty()) {
     HEXPORT_ASSIGN_OR_RETURN(context.text.chat_template, ReadTextFile(options.chat_template));

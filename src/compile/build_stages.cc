@@ -238,7 +238,6 @@ Status FoldStage(BuildContext& context, StageReport& report) {
   const quant::QuantConfig& config = context.options.config;
   HEXPORT_ASSIGN_OR_RETURN(const decoder::DecoderGraph graph,
                            decoder::BuildDecoder(context.weights(), {}));
-  HEXPORT_RETURN_IF_ERROR(quant::CheckConfig(config, graph));
   std::vector<quant::ChannelFold> folds;
   if (quant::NeedsFolds(config, graph)) {
     HEXPORT_ASSIGN_OR_RETURN(
