@@ -13,8 +13,7 @@ void AddQuantFlags(CLI::App& command, QuantFlags& flags) {
       "--method", flags.method,
       "gptq (errors made up for, from the calibration data; default), seqmse (scales "
       "searched on it), awq or smoothquant (channels scaled, then rounded) or rtn (round to "
-      "nearest; "
-      "fastest)");
+      "nearest; fastest)");
   command.add_option("--block", flags.block,
                      "LPBQ block along input features: 16, 32 (default) or 64");
   command.add_option("--activation-bits", flags.activation_bits, "16 (default) or 8");

@@ -10,6 +10,7 @@
 #include <utility>
 
 #include "checkpoint/safetensors.h"
+#include "quant/quant_config.h"
 
 namespace hexport::quant {
 namespace {
@@ -38,15 +39,11 @@ std::optional<Place> PlaceOf(const ModelConfig& config, const std::string& produ
   return std::nullopt;
 }
 
-std::string NodeName(const decoder::LinearWeight& linear) {
-  return linear.name.substr(0, linear.name.size() - kWeightTail.size());
-}
-
 const decoder::LinearWeight* FindLinear(const decoder::DecoderGraph& graph,
                                         const std::string& node) {
   const auto found =
       std::find_if(graph.linears.begin(), graph.linears.end(),
-                   [&](const decoder::LinearWeight& linear) { return NodeName(linear) == node; });
+                   [&](const decoder::LinearWeight& linear) { return ModuleOf(linear) == node; });
   return found == graph.linears.end() ? nullptr : &*found;
 }
 
@@ -57,7 +54,7 @@ std::vector<std::string> ReadersOfNorm(const decoder::DecoderGraph& graph,
   for (const graph::Node& node : graph.graph.nodes) {
     if (node.op_type != "MatMul" || node.inputs[0] != producer) continue;
     for (const decoder::LinearWeight& linear : graph.linears) {
-      if (linear.name == node.inputs[1]) out.push_back(NodeName(linear));
+      if (linear.name == node.inputs[1]) out.emplace_back(ModuleOf(linear));
     }
   }
   return out;

@@ -19,7 +19,6 @@ constexpr size_t kSamples = 32;
 constexpr int64_t kRows = 512;  // tokens whose rows are kept
 constexpr int kAwqSteps = 20, kBalanceSteps = 8;
 constexpr double kSmoothAlpha = 0.5;
-constexpr char kWeightTail[] = ".weight";
 
 // Squared error of the readers' outputs over `rows` when the folded weights are rounded.
 Result<double> WeightError(const FoldInput& input, std::span<const FoldReader> readers,
@@ -69,7 +68,7 @@ float ToFactor(double value) {
   return std::isfinite(value) && value > 0.0 ? static_cast<float>(value) : 1.0f;
 }
 
-// Rows of a reader's weight that belong to a channel, at most.
+// max |w| of each channel over all readers.
 std::vector<float> LargestWeights(int64_t channels, std::span<const FoldReader> readers) {
   std::vector<float> out(static_cast<size_t>(channels), 0.0f);
   for (const FoldReader& reader : readers) {
@@ -77,6 +76,22 @@ std::vector<float> LargestWeights(int64_t channels, std::span<const FoldReader> 
     for (size_t i = 0; i < reader.weights.size(); ++i)
       out[i / width] = std::max(out[i / width], std::abs(reader.weights[i]));
   }
+  return out;
+}
+
+// (max|x| over their geometric mean)^alpha.
+std::vector<float> LevelledFactors(std::span<const float> largest, double alpha) {
+  double log_sum = 0.0;
+  int64_t alive = 0;
+  for (const float value : largest) {
+    if (value <= 0.0f) continue;
+    log_sum += std::log(static_cast<double>(value));
+    ++alive;
+  }
+  const double mean = std::exp(log_sum / static_cast<double>(std::max<int64_t>(alive, 1)));
+  std::vector<float> out;
+  for (const float value : largest)
+    out.push_back(ToFactor(std::pow(static_cast<double>(value) / mean, alpha)));
   return out;
 }
 
@@ -122,21 +137,11 @@ Result<std::vector<float>> AwqFactors(const FoldInput& input, std::span<const Fo
 
 Result<std::vector<float>> BalancedFactors(const FoldInput& input,
                                            std::span<const FoldReader> readers, int bits) {
-  double log_sum = 0.0;
-  int64_t alive = 0;
-  for (const float value : input.largest) {
-    if (value <= 0.0f) continue;
-    log_sum += std::log(static_cast<double>(value));
-    ++alive;
-  }
-  const double mean = std::exp(log_sum / static_cast<double>(std::max<int64_t>(alive, 1)));
   std::vector<float> best;
   double least = HUGE_VAL;
   for (int step = 0; step <= kBalanceSteps; ++step) {
     const double alpha = static_cast<double>(step) / kBalanceSteps;
-    std::vector<float> factors(input.largest.size());
-    for (size_t c = 0; c < factors.size(); ++c)
-      factors[c] = ToFactor(std::pow(static_cast<double>(input.largest[c]) / mean, alpha));
+    std::vector<float> factors = LevelledFactors(input.largest, alpha);
     HEXPORT_ASSIGN_OR_RETURN(const double weight_error, WeightError(input, readers, factors));
     const double error = weight_error + ActivationError(input, readers, factors, bits);
     if (error >= least) continue;
@@ -207,9 +212,10 @@ class FoldFinder {
         layer + (model_.branch_norms ? "pre_feedforward_layernorm" : "post_attention_layernorm");
     for (const std::string& norm : {layer + "input_layernorm", mlp_norm})
       watches_[norm] = {norm, {}};
+    if (!config_.fold_channels) return;
     watches_[layer + "mlp.gated"] = {layer + "mlp.up_proj", {}};
     watches_[layer + "self_attn.context_grouped"] = {layer + "self_attn.v_proj", {}};
-    key_name_ = Biased(layer + "self_attn.k_proj");
+    if (!model_.qk_norm) key_name_ = Biased(layer + "self_attn.k_proj");
     value_name_ = Biased(layer + "self_attn.v_proj");
   }
 
@@ -280,9 +286,10 @@ class FoldFinder {
     for (auto& [name, watch] : watches_) {
       if (watch.input.tokens > 0) HEXPORT_RETURN_IF_ERROR(Decide(watch));
     }
-    if (config_.fold_channels && !keys_.empty() && !model_.qk_norm) {
+    // Every channel then fills the cache's codes, and its error is the same share of q k.
+    if (!keys_.empty()) {
       const std::string producer = "layers." + std::to_string(layer_) + ".self_attn.k_proj";
-      HEXPORT_RETURN_IF_ERROR(Append(producer, LevelledKeys()));
+      HEXPORT_RETURN_IF_ERROR(Append(producer, LevelledFactors(keys_, 1.0)));
     }
     watches_.clear();
     keys_.clear();
@@ -290,46 +297,27 @@ class FoldFinder {
     return OkStatus();
   }
 
-  // A channel's factor is its largest value over their mean, so that all fill the cache's codes
-  // alike: its error is then the same share of q k in every channel.
-  std::vector<float> LevelledKeys() const {
-    double log_sum = 0.0;
-    int64_t alive = 0;
-    for (const float value : keys_) {
-      if (value <= 0.0f) continue;
-      log_sum += std::log(static_cast<double>(value));
-      ++alive;
-    }
-    const double mean = std::exp(log_sum / static_cast<double>(std::max<int64_t>(alive, 1)));
-    std::vector<float> out;
-    for (const float value : keys_) out.push_back(ToFactor(static_cast<double>(value) / mean));
-    return out;
-  }
-
   Status Decide(Watch& watch) {
     HEXPORT_ASSIGN_OR_RETURN(const std::vector<std::string> consumers,
                              ConsumersOf(graph_, model_, watch.producer));
-    std::vector<FoldReader> readers;
+    std::vector<const decoder::LinearWeight*> linears;
     bool awq = false, smooth = false;
     for (const decoder::LinearWeight& linear : graph_.linears) {
-      const std::string node = linear.name.substr(0, linear.name.size() - sizeof(kWeightTail) + 1);
-      if (std::find(consumers.begin(), consumers.end(), node) == consumers.end()) continue;
-      const LinearPlan plan = PlanLinear(config_, linear);
-      awq = awq || plan.method == Method::kAwq;
-      smooth = smooth || plan.method == Method::kSmoothQuant;
-      FoldReader reader{{}, linear.out_features, plan.weights};
-      reader.weights.resize(static_cast<size_t>(linear.in_features * linear.out_features));
-      HEXPORT_RETURN_IF_ERROR(decoder::ReadLinear(checkpoint_, linear, reader.weights));
-      readers.push_back(std::move(reader));
+      if (std::find(consumers.begin(), consumers.end(), ModuleOf(linear)) == consumers.end())
+        continue;
+      linears.push_back(&linear);
+      const Method method = PlanLinear(config_, linear).method;
+      awq = awq || method == Method::kAwq;
+      smooth = smooth || method == Method::kSmoothQuant;
     }
     const bool norm = watch.producer.ends_with("norm");
-    if (awq && norm) {
+    if (norm && !awq && !smooth) return OkStatus();
+    HEXPORT_ASSIGN_OR_RETURN(const std::vector<FoldReader> readers, ReadReaders(linears));
+    if (norm && awq) {
       HEXPORT_ASSIGN_OR_RETURN(std::vector<float> factors, AwqFactors(watch.input, readers));
       return Append(watch.producer, std::move(factors));
     }
-    if (smooth && norm)
-      return Append(watch.producer, SmoothQuantFactors(watch.input, readers, kSmoothAlpha));
-    if (norm || !config_.fold_channels) return OkStatus();
+    if (norm) return Append(watch.producer, SmoothQuantFactors(watch.input, readers, kSmoothAlpha));
     const bool value = watch.producer.ends_with("v_proj");
     if (value) ShareAmongQueryHeads(watch.input);
     HEXPORT_ASSIGN_OR_RETURN(
@@ -337,6 +325,18 @@ class FoldFinder {
         BalancedFactors(watch.input, readers, value ? config_.kv_bits : config_.activation_bits));
     if (value) factors = OfValueHeads(factors);
     return Append(watch.producer, std::move(factors));
+  }
+
+  Result<std::vector<FoldReader>> ReadReaders(
+      const std::vector<const decoder::LinearWeight*>& linears) const {
+    std::vector<FoldReader> out;
+    for (const decoder::LinearWeight* linear : linears) {
+      FoldReader reader{{}, linear->out_features, PlanLinear(config_, *linear).weights};
+      reader.weights.resize(static_cast<size_t>(linear->in_features * linear->out_features));
+      HEXPORT_RETURN_IF_ERROR(decoder::ReadLinear(checkpoint_, *linear, reader.weights));
+      out.push_back(std::move(reader));
+    }
+    return out;
   }
 
   // The cache's largest values stand in for those of what attention makes of them.

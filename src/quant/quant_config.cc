@@ -39,13 +39,13 @@ constexpr std::array<std::pair<RangeMethod, std::string_view>, 5> kRangeMethods 
      {RangeMethod::kMse, "mse"},
      {RangeMethod::kEntropy, "entropy"}}};
 
+}  // namespace
+
 std::string_view ModuleOf(const decoder::LinearWeight& linear) {
   std::string_view name = linear.name;
   if (name.ends_with(".weight")) name.remove_suffix(std::string_view(".weight").size());
   return name;
 }
-
-}  // namespace
 
 Result<Method> ParseMethod(std::string_view text) { return ParseWord("method", text, kMethods); }
 std::string_view MethodName(Method method) { return WordOf(method, kMethods); }

@@ -78,6 +78,9 @@ std::string QuantConfigToJson(const QuantConfig& config);
 Status CheckConfig(const QuantConfig& config, const decoder::DecoderGraph& graph,
                    const std::string& where = "quantization config");
 
+// The linear as patterns name it: without ".weight". A view of its name.
+std::string_view ModuleOf(const decoder::LinearWeight& linear);
+
 // Whether `name` as a whole matches `pattern`.
 bool MatchesPattern(std::string_view pattern, std::string_view name);
 

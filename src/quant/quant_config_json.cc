@@ -290,10 +290,8 @@ std::string QuantConfigToJson(const QuantConfig& config) {
 Status CheckConfig(const QuantConfig& config, const decoder::DecoderGraph& graph,
                    const std::string& where) {
   Names linears, activations;
-  for (const decoder::LinearWeight& linear : graph.linears) {
-    const bool suffix = linear.name.ends_with(".weight");
-    linears.Add(suffix ? linear.name.substr(0, linear.name.size() - 7) : linear.name);
-  }
+  for (const decoder::LinearWeight& linear : graph.linears)
+    linears.Add(std::string(ModuleOf(linear)));
   for (const decoder::Activation& activation : graph.activations) activations.Add(activation.name);
   return CheckPatterns(config, linears, activations).WithContext(where);
 }
