@@ -37,6 +37,7 @@ int Run(int argc, char** argv) {
   hexport::cli::AddRunCommand(app, exit_code);
   hexport::cli::AddMergeCommand(app, exit_code);
   hexport::cli::AddInspectCommand(app, exit_code);
+  hexport::cli::AddEncodingsCommand(app, exit_code);
   hexport::cli::AddTokenizeCommand(app, exit_code);
   hexport::cli::AddTemplateCommand(app, exit_code);
   try {

@@ -27,8 +27,8 @@ size_t EditDistance(std::string_view a, std::string_view b) {
 
 }  // namespace
 
-std::string DidYouMean(std::string_view name, std::span<const std::string> candidates) {
-  if (name.size() > kLongest) return "";
+const std::string* NearName(std::string_view name, std::span<const std::string> candidates) {
+  if (name.size() > kLongest) return nullptr;
   const std::string* best = nullptr;
   size_t least = std::max<size_t>(2, name.size() / 3) + 1;
   for (const std::string& candidate : candidates) {
@@ -38,7 +38,12 @@ std::string DidYouMean(std::string_view name, std::span<const std::string> candi
     least = distance;
     best = &candidate;
   }
-  return best == nullptr ? "" : "; did you mean \"" + *best + "\"?";
+  return best;
+}
+
+std::string DidYouMean(std::string_view name, std::span<const std::string> candidates) {
+  const std::string* near = NearName(name, candidates);
+  return near == nullptr ? "" : "; did you mean \"" + *near + "\"?";
 }
 
 }  // namespace hexport::quant

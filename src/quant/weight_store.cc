@@ -299,10 +299,15 @@ Result<QuantizedWeight> WeightStore::Describe(const std::string& name) const {
 }
 
 Result<QuantizedWeight> WeightStore::Read(const std::string& name) const {
-  HEXPORT_ASSIGN_OR_RETURN(QuantizedWeight out, Describe(name));
+  HEXPORT_ASSIGN_OR_RETURN(QuantizedWeight out, ReadScales(name));
   HEXPORT_ASSIGN_OR_RETURN(const SafetensorsEntry* codes, Entry(CodesName(name, out.format)));
-  HEXPORT_ASSIGN_OR_RETURN(const SafetensorsEntry* scales, Entry(name + ".scales"));
   HEXPORT_ASSIGN_OR_RETURN(out.codes, Values<int8_t>(*file_, *codes));
+  return out;
+}
+
+Result<QuantizedWeight> WeightStore::ReadScales(const std::string& name) const {
+  HEXPORT_ASSIGN_OR_RETURN(QuantizedWeight out, Describe(name));
+  HEXPORT_ASSIGN_OR_RETURN(const SafetensorsEntry* scales, Entry(name + ".scales"));
   HEXPORT_ASSIGN_OR_RETURN(out.channel_scales, Values<float>(*file_, *scales));
   if (out.format == WeightFormat::kLpbq) {
     HEXPORT_ASSIGN_OR_RETURN(const SafetensorsEntry* blocks, Entry(name + ".block_scales"));

@@ -81,6 +81,8 @@ class WeightStore {
   static Result<std::unique_ptr<WeightStore>> Open(const std::filesystem::path& path);
   // `name`: LinearWeight::name. Errors: kNotFound.
   Result<QuantizedWeight> Read(const std::string& name) const;
+  // Without codes. Errors: as Read.
+  Result<QuantizedWeight> ReadScales(const std::string& name) const;
   // Format, sizes and block size alone; codes and scales are empty. Errors: kNotFound, kDataLoss
   // (shapes that do not fit together).
   Result<QuantizedWeight> Describe(const std::string& name) const;

@@ -1,0 +1,163 @@
+#!/usr/bin/env python3
+"""`hexport encodings` as a user runs it, on a tiny llama.
+
+Usage: encodings_cli_test.py HEXPORT TINY_LLAMA_FOLDER  (registered with ctest, label cli)
+"""
+import json
+import pathlib
+import random
+import shutil
+import subprocess
+import sys
+import tempfile
+import unittest
+
+from merge_cli_test import CHATML, tokenizer_json
+
+HEXPORT, TINY = "", pathlib.Path()
+WEIGHT, ACTIVATION = "layers.0.mlp.down_proj.weight", "layers.1.mlp.gated"
+
+
+def run(*arguments):
+    return subprocess.run([HEXPORT, *map(str, arguments)], capture_output=True, text=True, timeout=300, check=False)
+
+
+def entry(entries, name):
+    return next(e for e in entries if e["name"] == name)
+
+
+class EncodingsCliTest(unittest.TestCase):
+    @classmethod
+    def setUpClass(cls):
+        cls.folder = pathlib.Path(tempfile.mkdtemp(prefix="hexport-encodings-"))
+        cls.model = cls.folder / "model"
+        shutil.copytree(TINY, cls.model)
+        (cls.model / "tokenizer.json").write_text(tokenizer_json())
+        (cls.model / "chat_template.jinja").write_text(CHATML)
+        words = random.Random(4)
+        line = lambda: " ".join(f"w{words.randrange(3, 64)}" for _ in range(40))
+        cls.calibration = cls.folder / "calibration.jsonl"
+        cls.calibration.write_text("".join(json.dumps({"text": line()}) + "\n" for _ in range(40)))
+        cls.text = cls.folder / "heldout.txt"
+        cls.text.write_text("\n".join(line() for _ in range(10)))
+        cls.int8 = cls.quantize("int8")
+        cls.lpbq = cls.quantize("lpbq", "--weights", "lpbq", "--block", "16")
+
+    @classmethod
+    def tearDownClass(cls):
+        shutil.rmtree(cls.folder, ignore_errors=True)
+
+    @classmethod
+    def quantize(cls, name, *options):
+        out = cls.folder / name
+        result = run("quantize", "--model", cls.model, "--calibration", cls.calibration, "--out", out, "--quiet",
+                     *options)
+        assert result.returncode == 0, result.stderr + result.stdout
+        return out
+
+    def export(self, quantized, name, *options):
+        out = self.folder / name
+        result = run("encodings", "export", quantized, "-o", out, "--force", "--json", "--quiet", *options)
+        self.assertEqual(result.returncode, 0, result.stderr + result.stdout)
+        return out, json.loads(result.stdout)
+
+    def check(self, file, *options, code):
+        result = run("encodings", "check", file, *options, "--json")
+        self.assertEqual(result.returncode, code, result.stderr + result.stdout)
+        return json.loads(result.stdout)
+
+    def write(self, name, value):
+        path = self.folder / name
+        path.write_text(json.dumps(value))
+        return path
+
+    def test_export_of_both_schemas_says_the_same(self):
+        old, report = self.export(self.int8, "old.encodings", "--schema", "0.6.1")
+        new, _ = self.export(self.int8, "new.encodings", "--schema", "1.0.0")
+        old, new = json.loads(old.read_text()), json.loads(new.read_text())
+        self.assertEqual((old["version"], new["version"]), ("0.6.1", "1.0.0"))
+        self.assertEqual(report["activations"], len(old["activation_encodings"]))
+        for group in ("activation_encodings", "param_encodings"):
+            self.assertEqual(sorted(e["name"] for e in new[group]), sorted(old[group]))
+            for e in new[group]:
+                channels = old[group][e["name"]]
+                self.assertEqual([c["scale"] for c in channels], e["scale"])
+                self.assertEqual([c["offset"] for c in channels], e["offset"])
+                self.assertEqual({c["bitwidth"] for c in channels}, {e["bw"]})
+                self.assertEqual({c["is_symmetric"] for c in channels}, {str(e["is_sym"])})
+                for c in channels:
+                    self.assertAlmostEqual(c["min"], c["offset"] * c["scale"])
+                    self.assertAlmostEqual(c["max"], (2 ** c["bitwidth"] - 1 + c["offset"]) * c["scale"])
+        self.assertEqual(entry(new["param_encodings"], WEIGHT)["enc_type"], "PER_CHANNEL")
+
+    def test_lpbq_needs_schema_1(self):
+        file, _ = self.export(self.lpbq, "lpbq.encodings")
+        weight = entry(json.loads(file.read_text())["param_encodings"], WEIGHT)
+        self.assertEqual((weight["enc_type"], weight["bw"], weight["compressed_bw"], weight["block_size"]),
+                         ("LPBQ", 8, 4, 16))
+        self.assertTrue(all(1 <= i <= 16 for i in weight["per_block_int_scale"]))
+        self.assertEqual(set(weight["offset"]), {-128})
+        out = self.folder / "none.encodings"
+        result = run("encodings", "export", self.lpbq, "--schema", "0.6.1", "-o", out)
+        self.assertEqual(result.returncode, 2)
+        self.assertIn("schema 0.6.1 has no LPBQ; write 1.0.0", result.stderr)
+        self.assertFalse(out.exists())
+
+    def test_the_graph_has_the_names(self):
+        onnx = self.folder / "graph.onnx"
+        file, _ = self.export(self.int8, "with_graph.encodings", "--onnx", onnx, "--ar", 8, "--context", 32)
+        graph = onnx.read_bytes()
+        encodings = json.loads(file.read_text())
+        for e in encodings["activation_encodings"] + encodings["param_encodings"]:
+            self.assertIn(e["name"].encode(), graph)
+
+    def test_what_is_exported_fits(self):
+        for quantized in (self.int8, self.lpbq):
+            file, _ = self.export(quantized, "whole.encodings")
+            for target in ([quantized], ["--model", self.model]):
+                report = self.check(file, *target, code=0)
+                self.assertEqual((report["errors"], report["findings"], report["warnings"]), (0, [], []))
+
+    def test_Q10_four_faults_are_four_findings(self):
+        file, _ = self.export(self.int8, "faults.encodings", "--schema", "0.6.1")
+        value = json.loads(file.read_text())
+        activations, params = value["activation_encodings"], value["param_encodings"]
+        del params["layers.0.self_attn.v_proj.weight"]
+        activations[WEIGHT] = params.pop(WEIGHT)
+        params[ACTIVATION] = activations.pop(ACTIVATION)
+        activations["layers.0.mlp.gatd"] = activations.pop("layers.0.mlp.gated")
+        report = self.check(self.write("faults.encodings", value), self.int8, code=1)
+        self.assertEqual({f["fault"]: f["tensor"] for f in report["findings"]},
+                         {"missing": "layers.0.self_attn.v_proj.weight", "weight_among_activations": WEIGHT,
+                          "activation_among_params": ACTIVATION, "unknown_name": "layers.0.mlp.gatd"})
+        self.assertEqual(report["errors"], 4)
+        plain = run("encodings", "check", self.folder / "faults.encodings", self.int8)
+        self.assertEqual(plain.returncode, 1)
+        self.assertIn('did you mean "layers.0.mlp.gated"?', plain.stdout)
+
+    def test_Q13_absurd_ranges_are_named(self):
+        file, _ = self.export(self.int8, "absurd.encodings")
+        value = json.loads(file.read_text())
+        entry(value["activation_encodings"], ACTIVATION).update(scale=[2.7e34 / 65535], offset=[0])
+        report = self.check(self.write("absurd.encodings", value), self.int8, code=1)
+        self.assertEqual([(f["fault"], f["tensor"]) for f in report["findings"]], [("absurd", ACTIVATION)])
+
+    def test_bad_files_and_options_are_refused(self):
+        def refused(words, *arguments):
+            result = run("encodings", *arguments)
+            self.assertEqual(result.returncode, 2, result.stderr + result.stdout)
+            self.assertIn(words, result.stderr)
+        future = self.write("future.encodings", {"version": "2.0.0", "encodings": []})
+        refused("2.37", "check", future, self.int8)
+        shape = self.write("shape.encodings", {"version": "1.0.0", "activation_encodings": [], "param_encodings": {}})
+        refused("param_encodings: schema 1.0.0: expected a list", "check", shape, self.int8)
+        refused("either a quantized model or --model, got none", "check", future)
+        refused("either a quantized model or --model, got both", "check", future, self.int8, "--model", self.model)
+        refused("--schema: expected schema 0.6.1 or 1.0.0", "export", self.int8, "--schema", "7", "-o", self.folder / "x")
+        refused("exists; pass --force", "export", self.int8, "-o", self.calibration)
+        refused("nowhere", "check", self.folder / "nowhere", self.int8)
+
+
+if __name__ == "__main__":
+    HEXPORT, TINY = sys.argv[1], pathlib.Path(sys.argv[2])
+    unittest.main(argv=[sys.argv[0]], verbosity=2)
