@@ -68,8 +68,8 @@ def help_of(program, *command):
     return result.stdout if result.returncode == 0 else None
 
 
-def subcommands(program):
-    listed = (help_of(program) or "").partition("Subcommands:")[2]
+def subcommands(program, *command):
+    listed = (help_of(program, *command) or "").partition("Subcommands:")[2]
     return set(re.findall(r"^  ([a-z]+)\s", listed, re.MULTILINE))
 
 
@@ -82,10 +82,14 @@ def command_faults(code, program):
             if command not in subcommands(program):
                 yield f"no such command: hexport {command}"
                 continue
-            known = set(re.findall(r"--[a-z][\w-]*", help_of(program, command)))
+            path = [command]
+            while rest and rest.split()[0] in subcommands(program, *path):
+                path.append(rest.split()[0])
+                rest = rest.partition(" ")[2]
+            known = set(re.findall(r"--[a-z][\w-]*", help_of(program, *path)))
             for option in re.findall(r"(?<!\S)(--[a-z][\w-]*)", re.sub(r'"[^"]*"', '""', rest)):
                 if option not in known:
-                    yield f"hexport {command} has no option {option}"
+                    yield f"hexport {' '.join(path)} has no option {option}"
 
 
 def faults_of(text, folder, program):
@@ -130,13 +134,16 @@ class SelfTest(unittest.TestCase):
 
     def test_catches_command_and_option(self):
         real = globals()["help_of"]
-        pages = {(): "Subcommands:\n  run   Ask\n", ("run",): "  --prompt TEXT\n"}
+        pages = {(): "Subcommands:\n  run   Ask\n  codes   Files\n", ("run",): "  --prompt TEXT\n",
+                 ("codes",): "Subcommands:\n  export   Write\n", ("codes", "export"): "  --schema TEXT\n"}
         globals()["help_of"] = lambda program, *command: pages.get(command)
         try:
-            found = list(command_faults(['build/release/hexport run b --prompt "--x" --fast', "hexport fly"], "p"))
+            found = list(command_faults(['build/release/hexport run b --prompt "--x" --fast', "hexport fly",
+                                        "hexport codes export a --schema 1 --slow"], "p"))
         finally:
             globals()["help_of"] = real
-        self.assertEqual(found, ["hexport run has no option --fast", "no such command: hexport fly"])
+        self.assertEqual(found, ["hexport run has no option --fast", "no such command: hexport fly",
+                                 "hexport codes export has no option --slow"])
 
 
 def main():
