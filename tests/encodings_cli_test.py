@@ -12,7 +12,7 @@ import sys
 import tempfile
 import unittest
 
-from merge_cli_test import CHATML, tokenizer_json
+from tiny_text_model import copy_with_text, write_calibration
 
 HEXPORT, TINY = "", pathlib.Path()
 WEIGHT, ACTIVATION = "layers.0.mlp.down_proj.weight", "layers.1.mlp.gated"
@@ -31,15 +31,9 @@ class EncodingsCliTest(unittest.TestCase):
     def setUpClass(cls):
         cls.folder = pathlib.Path(tempfile.mkdtemp(prefix="hexport-encodings-"))
         cls.model = cls.folder / "model"
-        shutil.copytree(TINY, cls.model)
-        (cls.model / "tokenizer.json").write_text(tokenizer_json())
-        (cls.model / "chat_template.jinja").write_text(CHATML)
-        words = random.Random(4)
-        line = lambda: " ".join(f"w{words.randrange(3, 64)}" for _ in range(40))
+        copy_with_text(TINY, cls.model)
         cls.calibration = cls.folder / "calibration.jsonl"
-        cls.calibration.write_text("".join(json.dumps({"text": line()}) + "\n" for _ in range(40)))
-        cls.text = cls.folder / "heldout.txt"
-        cls.text.write_text("\n".join(line() for _ in range(10)))
+        write_calibration(cls.calibration, random.Random(4))
         cls.int8 = cls.quantize("int8")
         cls.lpbq = cls.quantize("lpbq", "--weights", "lpbq", "--block", "16")
 

@@ -12,7 +12,7 @@ import sys
 import tempfile
 import unittest
 
-from merge_cli_test import CHATML, tokenizer_json
+from tiny_text_model import copy_with_text, tokenizer_json, words
 
 HEXPORT, TINY = "", pathlib.Path()
 
@@ -26,12 +26,10 @@ class EvalCliTest(unittest.TestCase):
     def setUpClass(cls):
         cls.folder = pathlib.Path(tempfile.mkdtemp(prefix="hexport-eval-"))
         cls.model = cls.folder / "model"
-        shutil.copytree(TINY, cls.model)
-        (cls.model / "tokenizer.json").write_text(tokenizer_json())
-        (cls.model / "chat_template.jinja").write_text(CHATML)
-        words = random.Random(3)
+        copy_with_text(TINY, cls.model)
+        generator = random.Random(3)
         cls.text = cls.folder / "text.txt"
-        cls.text.write_text("\n\n".join(" ".join(f"w{words.randrange(3, 64)}" for _ in range(20)) for _ in range(6)))
+        cls.text.write_text("\n\n".join(words(generator, 20) for _ in range(6)))
         cls.bundle = cls.folder / "bundle"
         cls.built = run("build", "--model", cls.model, "--soc", "sm8650", "--context", "64", "--ar", "16",
                         "--weights", "int8", "--calibration", cls.text, "--out", cls.bundle, "--quiet")

@@ -13,9 +13,10 @@ import tempfile
 import unittest
 
 import safetensors_io
+from tiny_text_model import CHATML, copy_with_text, tokenizer_json
 
 HEXPORT, TINY = "", pathlib.Path()
-LAYERS, HIDDEN, KEY_VALUE, VOCABULARY = 2, 32, 16, 64
+LAYERS, HIDDEN, KEY_VALUE = 2, 32, 16
 ROWS = {"q_proj": HIDDEN, "k_proj": KEY_VALUE, "v_proj": KEY_VALUE, "o_proj": HIDDEN}
 
 
@@ -23,30 +24,11 @@ def run(*arguments):
     return subprocess.run([HEXPORT, *map(str, arguments)], capture_output=True, text=True, timeout=300, check=False)
 
 
-def tokenizer_json(words=VOCABULARY):
-    """Whitespace-separated words w0 ... w63, with two of ChatML's marks among them."""
-    vocabulary = {f"w{i}": i for i in range(3, words)}
-    vocabulary.update({"<|im_start|>": 0, "<|im_end|>": 1, "<unk>": 2})
-    special = [{"id": i, "content": text, "single_word": False, "lstrip": False, "rstrip": False,
-                "normalized": False, "special": True}
-               for i, text in enumerate(["<|im_start|>", "<|im_end|>", "<unk>"])]
-    return json.dumps({
-        "version": "1.0", "truncation": None, "padding": None, "added_tokens": special, "normalizer": None,
-        "pre_tokenizer": {"type": "WhitespaceSplit"}, "post_processor": None, "decoder": None,
-        "model": {"type": "WordLevel", "vocab": vocabulary, "unk_token": "<unk>"}})
-
-
-CHATML = ("{% for m in messages %}{{ '<|im_start|>' + m.role + ' ' + m.content + ' <|im_end|>\n' }}{% endfor %}"
-          "{% if add_generation_prompt %}<|im_start|>assistant {% endif %}")
-
-
 class MergeCliTest(unittest.TestCase):
     def setUp(self):
         self.folder = pathlib.Path(tempfile.mkdtemp(prefix="hexport-merge-"))
         self.base, self.adapter, self.out = (self.folder / n for n in ("base", "adapter", "out"))
-        shutil.copytree(TINY, self.base)
-        (self.base / "tokenizer.json").write_text(tokenizer_json())
-        (self.base / "chat_template.jinja").write_text(CHATML)
+        copy_with_text(TINY, self.base)
         self.random = random.Random(7)
         self.config = {"peft_type": "LORA", "r": 4, "lora_alpha": 8, "target_modules": list(ROWS)}
         self.tensors = {}

@@ -14,7 +14,7 @@ import tempfile
 import time
 import unittest
 
-from merge_cli_test import CHATML, tokenizer_json
+from tiny_text_model import copy_with_text, words, write_calibration
 
 HEXPORT, TINY = "", pathlib.Path()
 
@@ -28,15 +28,12 @@ class QuantizeCliTest(unittest.TestCase):
     def setUpClass(cls):
         cls.folder = pathlib.Path(tempfile.mkdtemp(prefix="hexport-quantize-"))
         cls.model = cls.folder / "model"
-        shutil.copytree(TINY, cls.model)
-        (cls.model / "tokenizer.json").write_text(tokenizer_json())
-        (cls.model / "chat_template.jinja").write_text(CHATML)
-        words = random.Random(4)
-        line = lambda: " ".join(f"w{words.randrange(3, 64)}" for _ in range(40))
+        copy_with_text(TINY, cls.model)
+        generator = random.Random(4)
         cls.calibration = cls.folder / "calibration.jsonl"
-        cls.calibration.write_text("".join(json.dumps({"text": line()}) + "\n" for _ in range(40)))
+        write_calibration(cls.calibration, generator)
         cls.text = cls.folder / "heldout.txt"
-        cls.text.write_text("\n".join(line() for _ in range(10)))
+        cls.text.write_text("\n".join(words(generator, 40) for _ in range(10)))
 
     @classmethod
     def tearDownClass(cls):

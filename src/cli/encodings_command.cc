@@ -86,9 +86,7 @@ int RunCheck(const CheckArguments& arguments) {
   const Result<compile::CheckEncodingsResult> result = compile::CheckEncodingsFile(
       {arguments.file, arguments.quantized, arguments.model, arguments.source});
   if (!result.ok()) return Fail(result.status(), arguments.json);
-  const auto errors =
-      std::count_if(result->findings.begin(), result->findings.end(),
-                    [](const quant::EncodingFinding& finding) { return finding.error; });
+  const int64_t errors = quant::CountErrors(result->findings);
   const int exit_code = errors == 0 ? kExitOk : kExitCheckFailed;
   if (arguments.json) {
     PrintJson({{"file", arguments.file},

@@ -5,6 +5,8 @@
 
 namespace hexport::quant {
 
+bool IsAbsurd(double largest, double median) { return median > 0.0 && largest > 1e6 * median; }
+
 Encoding MakeEncoding(Range range, int bits, bool symmetric) {
   constexpr double kNarrow = 1e-8, kWidened = 1e-4;
   const double low = std::min(static_cast<double>(range.min), 0.0);

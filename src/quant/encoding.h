@@ -13,6 +13,12 @@ struct Range {
   float max = 0.0f;
 };
 
+inline constexpr double kLargestFloat16 = 65504.0;
+
+// Whether a range that reaches `largest` leaves too few codes to values of the usual magnitude
+// `median`: over 1e6 times it. Never when `median` is 0.
+bool IsAbsurd(double largest, double median);
+
 struct Encoding {
   float scale = 1.0f;
   int32_t zero_point = 0;

@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "quant/activation_groups.h"
+#include "quant/encoding.h"
 #include "quant/near_name.h"
 
 namespace hexport::quant {
@@ -17,18 +18,16 @@ namespace {
 // Looking for near names costs the number of tensors each; a file for another model has only
 // unknown ones.
 constexpr int kMostSuggestions = 32;
-constexpr double kAbsurdOverMedian = 1e6, kFloat16Top = 65504.0;
-constexpr size_t kErrorsInFull = 5;
+constexpr int64_t kErrorsInFull = 5;
 
-constexpr std::array<std::pair<EncodingFault, std::string_view>, 8> kFaultNames = {
+constexpr std::array<std::pair<EncodingFault, std::string_view>, 7> kFaultNames = {
     {{EncodingFault::kMissing, "missing"},
      {EncodingFault::kWeightAmongActivations, "weight_among_activations"},
      {EncodingFault::kActivationAmongParams, "activation_among_params"},
      {EncodingFault::kUnknownName, "unknown_name"},
      {EncodingFault::kAbsurd, "absurd"},
      {EncodingFault::kConflict, "conflict"},
-     {EncodingFault::kUnfit, "unfit"},
-     {EncodingFault::kNotUsed, "not_used"}}};
+     {EncodingFault::kUnfit, "unfit"}}};
 
 std::string Short(double value) {
   char text[32];
@@ -101,7 +100,7 @@ class Checker {
     if (suggestions_++ < kMostSuggestions) {
       const std::string* near = NearName(name, candidates_);
       if (near != nullptr) {
-        text += "; did you mean \"" + *near + "\"?";
+        text += DidYouMean(*near);
         misspelt_.insert(*near);
       }
     }
@@ -137,12 +136,12 @@ class Checker {
     const GridEnds ends = EndsOf(encoding);
     const double magnitude = Magnitude(encoding);
     const std::string range = "[" + Short(ends.low) + ", " + Short(ends.high) + "]";
-    const bool beyond = magnitude > kFloat16Top;
+    const bool beyond = magnitude > kLargestFloat16;
     const std::string advice =
         std::string("; calibrate without the sample that made it") +
         (beyond ? " (float16 ends at 65504, so leaving the tensor float does not help)"
                 : ", or leave the tensor float");
-    if (median_ > 0.0 && magnitude > kAbsurdOverMedian * median_) {
+    if (IsAbsurd(magnitude, median_)) {
       Add(EncodingFault::kAbsurd, encoding.name,
           "expected a range within 1e6 times the activations' median of " + Short(median_) +
               ", got " + range + advice);
@@ -273,19 +272,19 @@ std::vector<EncodingFinding> CheckEncodings(const EncodingsFile& file,
   return Checker(file, graph).Run();
 }
 
-bool AnyError(const std::vector<EncodingFinding>& findings) {
-  return std::any_of(findings.begin(), findings.end(),
-                     [](const EncodingFinding& finding) { return finding.error; });
+int64_t CountErrors(const std::vector<EncodingFinding>& findings) {
+  return std::count_if(findings.begin(), findings.end(),
+                       [](const EncodingFinding& finding) { return finding.error; });
 }
 
 Status FindingsStatus(const std::vector<EncodingFinding>& findings) {
-  std::string text;
-  size_t errors = 0;
-  for (const EncodingFinding& finding : findings) {
-    if (!finding.error) continue;
-    if (errors++ < kErrorsInFull) text += "\n  " + finding.message;
-  }
+  const int64_t errors = CountErrors(findings);
   if (errors == 0) return OkStatus();
+  std::string text;
+  int64_t told = 0;
+  for (const EncodingFinding& finding : findings) {
+    if (finding.error && told++ < kErrorsInFull) text += "\n  " + finding.message;
+  }
   const std::string more =
       errors > kErrorsInFull ? "\n  and " + std::to_string(errors - kErrorsInFull) + " more" : "";
   return InvalidArgument("expected encodings that fit the model, got " + std::to_string(errors) +

@@ -21,10 +21,9 @@ enum class EncodingFault {
   kAbsurd,                  // a range that leaves nothing of the usual values
   kConflict,                // tensors that hold the same codes, with different encodings
   kUnfit,                   // channels or blocks that are not the tensor's; a kind it cannot have
-  kNotUsed,                 // right, but the model keeps its own
 };
 // "missing", "weight_among_activations", "activation_among_params", "unknown_name", "absurd",
-// "conflict", "unfit", "not_used".
+// "conflict", "unfit".
 std::string_view EncodingFaultName(EncodingFault fault);
 
 struct EncodingFinding {
@@ -45,7 +44,7 @@ struct EncodingFinding {
 std::vector<EncodingFinding> CheckEncodings(const EncodingsFile& file,
                                             const decoder::DecoderGraph& graph);
 
-bool AnyError(const std::vector<EncodingFinding>& findings);
+int64_t CountErrors(const std::vector<EncodingFinding>& findings);
 // kInvalidArgument with the errors among the findings, the first few in full; OK without any.
 Status FindingsStatus(const std::vector<EncodingFinding>& findings);
 

@@ -1,7 +1,5 @@
 #include "quant/encodings_export.h"
 
-#include <cstring>
-#include <map>
 #include <set>
 #include <utility>
 #include <vector>
@@ -12,22 +10,6 @@ namespace hexport::quant {
 namespace {
 
 constexpr int kFloat16Bits = 16, kLpbqChannelBits = 8;
-
-// A scalar initializer of an int8..float32 element type.
-template <typename T>
-Result<T> Scalar(const graph::Graph& graph, const std::string& name) {
-  const graph::Initializer* initializer = graph.FindInitializer(name);
-  if (initializer == nullptr) return Internal(name + ": expected an initializer of the QDQ graph");
-  T value{};
-  HEXPORT_RETURN_IF_ERROR(initializer->source(std::as_writable_bytes(std::span<T>(&value, 1))));
-  return value;
-}
-
-Result<TensorEncoding> ConstantEncoding(const graph::Graph& qdq, const std::string& name) {
-  HEXPORT_ASSIGN_OR_RETURN(const float scale, Scalar<float>(qdq, name + ".scale"));
-  HEXPORT_ASSIGN_OR_RETURN(const uint16_t zero_point, Scalar<uint16_t>(qdq, name + ".zero_point"));
-  return ToTensorEncoding(name, {scale, zero_point, 16});
-}
 
 }  // namespace
 
@@ -51,13 +33,13 @@ Result<TensorEncoding> LinearEncoding(const WeightStore& store, const std::strin
   out.name = name;
   out.symmetric = true;
   out.type = EncodingType::kPerChannel;
-  out.bits = weight.format == WeightFormat::kInt4 ? 4 : 8;
+  out.bits = weight.format == WeightFormat::kInt4   ? 4
+             : weight.format == WeightFormat::kLpbq ? kLpbqChannelBits
+                                                    : 8;
   out.scales = std::move(weight.channel_scales);
-  const int bits = weight.format == WeightFormat::kLpbq ? kLpbqChannelBits : out.bits;
-  out.offsets.assign(out.scales.size(), -(1 << (bits - 1)));
+  out.offsets.assign(out.scales.size(), -(1 << (out.bits - 1)));
   if (weight.format != WeightFormat::kLpbq) return out;
   out.type = EncodingType::kLpbq;
-  out.bits = kLpbqChannelBits;
   out.compressed_bits = 4;
   out.block_size = weight.block_size;
   const size_t channels = out.scales.size(), blocks = weight.block_scales.size() / channels;
@@ -88,15 +70,17 @@ Result<EncodingsFile> ExportEncodings(const EncodedModel& model, EncodingsSchema
   for (const graph::Initializer& initializer : model.graph.graph.initializers) {
     const std::string& name = initializer.name;
     if (initializer.dtype != DType::kFloat32) continue;
-    const bool linear = linears.contains(name);
     if (name == model.graph.embedding) {
       HEXPORT_ASSIGN_OR_RETURN(const Encoding table, model.store.EmbeddingEncoding(name));
       out.params.push_back(ToTensorEncoding(name, table));
-      continue;
+    } else if (linears.contains(name)) {
+      HEXPORT_ASSIGN_OR_RETURN(TensorEncoding encoding, LinearEncoding(model.store, name));
+      out.params.push_back(std::move(encoding));
+    } else if (const auto found = qdq.constants.find(name); found != qdq.constants.end()) {
+      out.params.push_back(ToTensorEncoding(name, found->second));
+    } else {
+      return Internal(name + ": expected an encoding of the QDQ graph");
     }
-    HEXPORT_ASSIGN_OR_RETURN(TensorEncoding encoding, linear ? LinearEncoding(model.store, name)
-                                                             : ConstantEncoding(qdq.graph, name));
-    out.params.push_back(std::move(encoding));
   }
   return out;
 }

@@ -227,28 +227,25 @@ Status ReadBlockIntegers(const JsonFields& fields, TensorEncoding& out) {
   if (list == nullptr || !list->is_array() || list->empty())
     return fields.Mismatch("per_block_int_scale", "a list of whole numbers");
   const int64_t most = int64_t{1} << std::min(out.bits - out.compressed_bits, 15);
-  Status status;
-  const auto add = [&](const json& value) {
-    int64_t integer = 0;
-    if (!ToWhole(value, 1, most, integer)) {
-      status = InvalidArgument(fields.where() + ": per_block_int_scale: expected whole numbers " +
-                               "from 1 to " + std::to_string(most) + ", got " + Excerpt(value));
-      return;
-    }
-    out.block_scales.push_back(static_cast<uint16_t>(integer));
-  };
+  std::vector<const json*> values;
   for (const json& item : *list) {
     if (item.is_array()) {
-      for (const json& value : item) {
-        if (status.ok()) add(value);
-      }
-    } else if (status.ok()) {
-      add(item);
+      for (const json& value : item) values.push_back(&value);
+    } else {
+      values.push_back(&item);
     }
   }
-  if (status.ok() && out.block_scales.size() % out.scales.size() != 0)
+  for (const json* value : values) {
+    int64_t integer = 0;
+    if (!ToWhole(*value, 1, most, integer)) {
+      return InvalidArgument(fields.where() + ": per_block_int_scale: expected whole numbers " +
+                             "from 1 to " + std::to_string(most) + ", got " + Excerpt(*value));
+    }
+    out.block_scales.push_back(static_cast<uint16_t>(integer));
+  }
+  if (out.block_scales.size() % out.scales.size() != 0)
     return fields.Mismatch("per_block_int_scale", "as many numbers for each channel of scale");
-  return status;
+  return OkStatus();
 }
 
 Status RefuseShiftedZeroPoints(const JsonFields& fields) {

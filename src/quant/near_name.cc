@@ -41,9 +41,13 @@ const std::string* NearName(std::string_view name, std::span<const std::string> 
   return best;
 }
 
+std::string DidYouMean(std::string_view near) {
+  return "; did you mean \"" + std::string(near) + "\"?";
+}
+
 std::string DidYouMean(std::string_view name, std::span<const std::string> candidates) {
   const std::string* near = NearName(name, candidates);
-  return near == nullptr ? "" : "; did you mean \"" + *near + "\"?";
+  return near == nullptr ? "" : DidYouMean(*near);
 }
 
 }  // namespace hexport::quant

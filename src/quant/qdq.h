@@ -14,6 +14,7 @@ struct QdqGraph {
   graph::Graph graph;
   EncodingMap io;           // every quantized graph input and output
   EncodingMap activations;  // every activation, for reports and diagnosis
+  EncodingMap constants;    // norm weights and biases
 };
 
 struct QdqOptions {

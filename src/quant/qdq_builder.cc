@@ -295,6 +295,7 @@ Status QdqBuilder::AddConstant(const Initializer& initializer) {
     range.max = std::max(range.max, value);
   }
   const Encoding encoding = MakeEncoding(range, 16, /*symmetric=*/false);
+  out_.constants[initializer.name] = encoding;
   std::vector<uint16_t> codes(values.size());
   QuantizeValues(values, encoding, codes);
   const std::string codes_name = initializer.name + ".uint16";

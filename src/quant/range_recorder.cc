@@ -16,7 +16,6 @@ constexpr int64_t kFewSamples = 8, kFewTokens = 4096;
 // A range moves when the second half of the samples widens it by more than this share of it.
 constexpr double kMoved = 0.1;
 constexpr double kMovingShare = 0.2;  // of the activations
-constexpr double kAbsurdRatio = 1e6, kLargestFloat16 = 65504.0;
 
 // cos(0) = 1 must not overflow where codes are truncated.
 Range RopeRange(const RopeParameters& rope) {
@@ -83,7 +82,7 @@ void WarnOfAbsurdRanges(const std::map<std::string, Observer>& observers,
                                     std::abs(static_cast<double>(range.max)));
     const double median = observer.MedianMagnitude();
     const bool overflows = largest > kLargestFloat16;
-    if (!overflows && (median <= 0.0 || largest <= kAbsurdRatio * median)) continue;
+    if (!overflows && !IsAbsurd(largest, median)) continue;
     warnings.push_back(
         name + ": absurd range [" + Shown(static_cast<double>(range.min)) + ", " +
         Shown(static_cast<double>(range.max)) + "] with a median magnitude of " + Shown(median) +
