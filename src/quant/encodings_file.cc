@@ -75,6 +75,10 @@ bool ToOffset(const json& value, int bits, int32_t& out) {
   return true;
 }
 
+TensorEncoding FloatEncoding(const std::string& name, int bits) {
+  return {name, EncodingType::kPerTensor, /*is_float=*/true, bits};
+}
+
 // ---- 0.6.1 ----
 
 // "True" and "False", or a boolean.
@@ -182,6 +186,7 @@ Result<std::vector<TensorEncoding>> ReadLegacyGroup(const json& group, const std
       const std::string at = channels.size() == 1 ? tensor : tensor + "[" + std::to_string(i) + "]";
       HEXPORT_RETURN_IF_ERROR(ReadLegacyEntry(channels[i], at, i == 0, encoding, warnings));
     }
+    if (encoding.is_float) encoding = FloatEncoding(name, encoding.bits);
   }
   return out;
 }
@@ -272,7 +277,7 @@ Result<TensorEncoding> ReadEntry(const json& entry, const std::string& where, si
   HEXPORT_ASSIGN_OR_RETURN(out.is_float, IsFloat(fields, {"FLOAT", "FP"}, "INT"));
   HEXPORT_ASSIGN_OR_RETURN(out.bits, Bits(fields, "bw"));
   HEXPORT_ASSIGN_OR_RETURN(out.symmetric, fields.Bool("is_sym", false));
-  if (out.is_float) return out;
+  if (out.is_float) return FloatEncoding(out.name, out.bits);
   HEXPORT_RETURN_IF_ERROR(RefuseShiftedZeroPoints(fields));
   HEXPORT_RETURN_IF_ERROR(ReadGrid(fields, out));
   if (out.type != EncodingType::kPerBlock && out.type != EncodingType::kLpbq) return out;

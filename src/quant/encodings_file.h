@@ -26,7 +26,7 @@ std::string_view EncodingTypeName(EncodingType type);
 struct TensorEncoding {
   std::string name;
   EncodingType type = EncodingType::kPerTensor;
-  bool is_float = false;  // computed in float of `bits`; nothing below counts
+  bool is_float = false;  // computed in float of `bits`: kPerTensor, and the rest unset
   int bits = 8;           // of the codes; LPBQ: of the channel's grid that the blocks' codes lie in
   bool symmetric = false;
   std::vector<float> scales = {};     // [1], [channels] (also LPBQ) or [channels, blocks]

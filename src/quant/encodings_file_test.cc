@@ -101,6 +101,28 @@ TEST(EncodingsFileTest, WrittenFilesReadBackTheSame) {
   }
 }
 
+TEST(EncodingsFileTest, AFloatTensorIsItsBitsAlone) {
+  const std::string legacy_float = R"("norm": [{"bitwidth": 16, "dtype": "float"}])";
+  const std::string legacy_channels =
+      R"("norm": [{"bitwidth": 16, "dtype": "float", "is_symmetric": "True"},
+                  {"bitwidth": 16, "dtype": "float", "is_symmetric": "True"}])";
+  const std::string current_float = R"("enc_type": "PER_TENSOR", "dtype": "FLOAT", "bw": 16)";
+  const std::string current_blocks =
+      R"("enc_type": "PER_BLOCK", "dtype": "FLOAT", "bw": 16, "is_sym": true)";
+  for (const std::string& text : {With(kLegacy, legacy_float, legacy_channels),
+                                  With(kCurrent, current_float, current_blocks)}) {
+    const auto file = ParseEncodingsFile(text, "a");
+    ASSERT_THAT(file, IsOk());
+    EXPECT_EQ(file->activations[1],
+              (TensorEncoding{"norm", EncodingType::kPerTensor, /*is_float=*/true, 16}));
+    const auto written = EncodingsFileToJson(*file);
+    ASSERT_THAT(written, IsOk());
+    const auto again = ParseEncodingsFile(*written, "b");
+    ASSERT_THAT(again, IsOk());
+    EXPECT_EQ(again->activations, file->activations);
+  }
+}
+
 TEST(EncodingsFileTest, ScalesKeepTheirBits) {
   EncodingsFile file;
   file.params.resize(1);
