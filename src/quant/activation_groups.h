@@ -1,4 +1,4 @@
-// Which activations must share one encoding. Private to src/quant.
+// Which activations must share one encoding.
 #pragma once
 
 #include <map>

@@ -61,10 +61,10 @@ Result<std::vector<std::vector<float>>> FloatLogits(const Checkpoint& checkpoint
     }
     return OkStatus();
   };
-  HEXPORT_RETURN_IF_ERROR(WalkDecoder(
-      checkpoint, samples,
-      {.every_activation = false, .context_length = context_length, .stage = "float reference"},
-      visit, progress));
+  WalkOptions walk;
+  walk.context_length = context_length;
+  walk.stage = "float reference";
+  HEXPORT_RETURN_IF_ERROR(WalkDecoder(checkpoint, samples, walk, visit, progress));
   return logits;
 }
 

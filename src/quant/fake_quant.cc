@@ -6,17 +6,15 @@
 
 namespace hexport::quant {
 
-Result<graph::Graph> BuildFakeQuant(const decoder::DecoderGraph& graph, const RangeMap& ranges,
-                                    const WeightStore& store, const QuantConfig& config,
-                                    const FakeQuantOptions& options) {
+Result<QdqGraph> BuildFakeQuant(const decoder::DecoderGraph& graph, const RangeMap& ranges,
+                                const WeightStore& store, const QuantConfig& config,
+                                const FakeQuantOptions& options) {
   QdqBuilderOptions builder;
   builder.float_edges = true;
   builder.weights = options.weights;
   builder.activations = options.activations;
   builder.float_activations = options.float_activations;
-  HEXPORT_ASSIGN_OR_RETURN(QdqGraph out,
-                           QdqBuilder(graph, ranges, store, config, std::move(builder)).Build());
-  return std::move(out.graph);
+  return QdqBuilder(graph, ranges, store, config, std::move(builder)).Build();
 }
 
 }  // namespace hexport::quant

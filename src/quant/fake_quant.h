@@ -9,6 +9,7 @@
 #include "decoder/decoder.h"
 #include "graph/graph.h"
 #include "quant/encoding.h"
+#include "quant/qdq.h"
 #include "quant/quant_config.h"
 #include "quant/weights.h"
 
@@ -28,8 +29,8 @@ struct FakeQuantOptions {
 // dequantized from `store`, norm weights and biases 16 bit ones. `graph` and `store` must outlive
 // the result. Run it with SessionOptions::exact_qdq, else ONNX Runtime fuses nodes and computes
 // with integers. Errors: BuildQdq's.
-Result<graph::Graph> BuildFakeQuant(const decoder::DecoderGraph& graph, const RangeMap& ranges,
-                                    const WeightStore& store, const QuantConfig& config,
-                                    const FakeQuantOptions& options = {});
+Result<QdqGraph> BuildFakeQuant(const decoder::DecoderGraph& graph, const RangeMap& ranges,
+                                const WeightStore& store, const QuantConfig& config,
+                                const FakeQuantOptions& options = {});
 
 }  // namespace hexport::quant

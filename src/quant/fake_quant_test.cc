@@ -50,9 +50,9 @@ class FakeQuantTest : public ::testing::TestWithParam<const char*> {
                                       *model_.store, config, options);
     EXPECT_TRUE(graph.ok()) << graph.status().ToString();
     if (!graph.ok()) return {};
-    const Status checked = graph::CheckGraph(*graph);
+    const Status checked = graph::CheckGraph(graph->graph);
     EXPECT_TRUE(checked.ok()) << checked.ToString();
-    return model_.Run(layer_, *graph, hidden_, kNames);
+    return model_.Run(layer_, graph->graph, hidden_, kNames);
   }
   std::map<std::string, std::vector<float>> Float() {
     return model_.Run(layer_, layer_.graph, hidden_, kNames);
@@ -142,7 +142,7 @@ TEST(FakeQuantFirstLayer, ReadsTheEmbeddingsEncoding) {
   ASSERT_TRUE(table.ok()) << table.status().ToString();
   const std::vector<float> hidden =
       RandomValues(3 * model.checkpoint->config().hidden_size, 5, 0.01f);
-  const auto got = model.Run(layer, *graph, hidden, {"hidden_in.dq"});
+  const auto got = model.Run(layer, graph->graph, hidden, {"hidden_in.dq"});
   for (const float value : got.at("hidden_in.dq"))
     ASSERT_NEAR(value / table->scale, std::nearbyint(value / table->scale), 0.01f);
 }

@@ -5,12 +5,11 @@
 #include <cmath>
 #include <numeric>
 
+#include "quant/attention_scores.h"
+
 namespace hexport::quant {
 namespace {
 
-// How far below the lowest row's largest score a score may be cut off: exp(-25) of 4096 columns
-// together weighs less than one step of the 16 bit probabilities.
-constexpr float kScoreDepth = 25.0f;
 constexpr float kMomentum = 0.9f;
 constexpr size_t kMagnitudesPerSample = 4096;
 constexpr int64_t kMostChannels = int64_t{1} << 17;
@@ -27,20 +26,18 @@ Range MinMax(std::span<const float> values) {
 
 // Calls `visit` with the columns of each row that its query sees.
 template <typename Visit>
-void VisitVisible(const ActivationView& view, const Visit& visit) {
+void VisitVisibleValues(const ActivationView& view, const Visit& visit) {
   const auto tokens = static_cast<size_t>(view.columns);
-  for (size_t row = 0; row < view.values.size() / tokens; ++row) {
-    const size_t end = row % tokens + 1, window = static_cast<size_t>(view.window);
-    const size_t first = window > 0 && end > window ? end - window : 0;
-    visit(view.values.subspan(row * tokens + first, end - first));
-  }
+  VisitVisible(view, [&](size_t row, size_t first, size_t count) {
+    visit(view.values.subspan(row * tokens + first, count));
+  });
 }
 
 // Largest and smallest score that a query can see, cut off far below the smallest row maximum.
 Range RangeOfScores(const ActivationView& view) {
   Range range{view.values[0], view.values[0]};
   float lowest_row_max = view.values[0];
-  VisitVisible(view, [&](std::span<const float> visible) {
+  VisitVisibleValues(view, [&](std::span<const float> visible) {
     const Range row = MinMax(visible);
     Widen(range, row);
     lowest_row_max = std::min(lowest_row_max, row.max);
@@ -77,7 +74,7 @@ void Observer::Add(const ActivationView& view, bool first_half, bool with_histog
   }
   channels_vary_ = true;
   AddRange(RangeOfScores(view), first_half);
-  VisitVisible(view, [&](std::span<const float> visible) {
+  VisitVisibleValues(view, [&](std::span<const float> visible) {
     AddMagnitudes(visible);
     if (with_histogram) (void)histogram_->Add(visible).ok();
   });

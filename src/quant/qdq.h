@@ -1,6 +1,9 @@
 // Float decoder graph + ranges + quantized weights -> the graphs that run.
 #pragma once
 
+#include <set>
+#include <string>
+
 #include "base/status.h"
 #include "decoder/decoder.h"
 #include "graph/graph.h"
@@ -12,9 +15,10 @@ namespace hexport::quant {
 
 struct QdqGraph {
   graph::Graph graph;
-  EncodingMap io;           // every quantized graph input and output
-  EncodingMap activations;  // every activation, for reports and diagnosis
-  EncodingMap constants;    // norm weights and biases
+  EncodingMap io;                 // every quantized graph input and output
+  EncodingMap activations;        // every activation, for reports and diagnosis
+  EncodingMap constants;          // norm weights and biases
+  std::set<std::string> float16;  // activations that a node reads or writes in float16
 };
 
 struct QdqOptions {

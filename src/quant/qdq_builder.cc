@@ -132,6 +132,7 @@ Status QdqBuilder::AddNode(const Node& node) {
   }
   const std::string from = copy.inputs.empty() ? "" : copy.inputs[0];
   if (!identity) out_.graph.nodes.push_back(copy);
+  if (float16) out_.float16.insert(node.outputs.begin(), node.outputs.end());
   for (size_t i = 0; i < node.outputs.size(); ++i) {
     const std::string& activation = node.outputs[i];
     std::string value = identity ? from : copy.outputs[i];
@@ -150,6 +151,7 @@ Status QdqBuilder::AddNode(const Node& node) {
 // An activation that is not quantized, computed in float16 or an input to be rounded to it.
 Status QdqBuilder::AddFloat16(const std::string& activation, const std::string& value) {
   float16_[activation] = value;
+  out_.float16.insert(activation);
   if (value == activation) {  // a float32 graph input
     float16_[activation] = activation + ".f16";
     AddCast(value, activation + ".f16", DType::kFloat16);
@@ -244,6 +246,7 @@ Result<std::string> QdqBuilder::UsableInFloat16(const std::string& name) {
   HEXPORT_ASSIGN_OR_RETURN(const std::string from, Usable(name));
   if (integers) return from;
   float16_[name] = name + ".f16";
+  if (found == initializers_.end()) out_.float16.insert(name);
   AddCast(from, name + ".f16", DType::kFloat16);
   return name + ".f16";
 }
