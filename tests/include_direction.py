@@ -29,8 +29,10 @@ ALLOWED = {
                 "quant", "runtime"},
     "evaluate": {"checkpoint", "text", "graph", "ort", "device", "bundle", "decoder", "adapter",
                  "quant", "runtime", "compile"},
+    "diagnose": {"checkpoint", "text", "graph", "ort", "device", "bundle", "decoder", "adapter",
+                 "quant", "runtime", "compile"},
     "cli": {"checkpoint", "text", "graph", "ort", "device", "bundle", "decoder", "adapter", "quant",
-            "runtime", "compile", "evaluate"},
+            "runtime", "compile", "evaluate", "diagnose"},
 }
 # Third-party headers that one folder alone may include, so that they stop at its edge.
 ONLY_IN = {

@@ -34,6 +34,7 @@ int Run(int argc, char** argv) {
   hexport::cli::AddQuantizeCommand(app, exit_code);
   hexport::cli::AddVerifyCommand(app, exit_code);
   hexport::cli::AddEvalCommand(app, exit_code);
+  hexport::cli::AddDiagnoseCommand(app, exit_code);
   hexport::cli::AddRunCommand(app, exit_code);
   hexport::cli::AddMergeCommand(app, exit_code);
   hexport::cli::AddInspectCommand(app, exit_code);

@@ -12,4 +12,9 @@ namespace hexport::compile {
 // the folder may move.
 Result<std::string> HashCheckpoint(const Checkpoint& checkpoint);
 
+// kFailedPrecondition with `path` (the checkpoint), `made` ("this bundle was built from") and
+// `advice` when its hash is not `sha256`.
+Status CheckHash(const Checkpoint& checkpoint, const std::string& sha256, const std::string& path,
+                 const std::string& made, const std::string& advice);
+
 }  // namespace hexport::compile

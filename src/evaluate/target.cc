@@ -85,13 +85,9 @@ Result<std::unique_ptr<Checkpoint>> OpenSource(const bundle::Manifest& manifest)
   Result<std::unique_ptr<Checkpoint>> checkpoint = Checkpoint::Open(manifest.source_path);
   if (!checkpoint.ok())
     return checkpoint.status().WithContext("the float model (pass --reference if it has moved)");
-  HEXPORT_ASSIGN_OR_RETURN(const std::string hash, compile::HashCheckpoint(**checkpoint));
-  if (hash != manifest.source_sha256) {
-    return FailedPrecondition(manifest.source_path +
-                              ": not the checkpoint this bundle was built from: expected SHA-256 " +
-                              manifest.source_sha256.substr(0, 16) + "..., got " +
-                              hash.substr(0, 16) + "...; pass --reference");
-  }
+  HEXPORT_RETURN_IF_ERROR(compile::CheckHash(**checkpoint, manifest.source_sha256,
+                                             manifest.source_path, "this bundle was built from",
+                                             "pass --reference"));
   return checkpoint;
 }
 
@@ -136,13 +132,9 @@ Result<Target> OpenQuantized(const EvalOptions& options) {
   HEXPORT_ASSIGN_OR_RETURN(std::unique_ptr<quant::QuantizedModel> model,
                            quant::QuantizedModel::Open(options.target));
   const quant::QuantizedFacts& facts = model->facts();
-  HEXPORT_ASSIGN_OR_RETURN(const std::string hash, compile::HashCheckpoint(model->source()));
-  if (hash != facts.source_sha256) {
-    return FailedPrecondition(facts.source_path + ": not the checkpoint that " +
-                              options.target.string() + " was made from: expected SHA-256 " +
-                              facts.source_sha256.substr(0, 16) + "..., got " + hash.substr(0, 16) +
-                              "...; quantize it again");
-  }
+  HEXPORT_RETURN_IF_ERROR(
+      compile::CheckHash(model->source(), facts.source_sha256, facts.source_path,
+                         options.target.string() + " was made from", "quantize it again"));
   Target target;
   HEXPORT_ASSIGN_OR_RETURN(target.text, model->source().Text());
   if (options.engine == EvalEngine::kFloat) {

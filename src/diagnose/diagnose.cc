@@ -1,0 +1,98 @@
+#include "diagnose/diagnose.h"
+
+#include <algorithm>
+#include <memory>
+#include <system_error>
+#include <utility>
+
+#include "compile/calibration_data.h"
+#include "compile/checkpoint_hash.h"
+#include "quant/quantized_model.h"
+
+namespace hexport::diagnose {
+namespace {
+
+namespace fs = std::filesystem;
+
+fs::path FixedFolderOf(const DiagnoseOptions& options) {
+  if (!options.out.empty()) return options.out;
+  fs::path target = options.target;
+  if (!target.has_filename()) target = target.parent_path();  // "folder/"
+  return target += "-fixed";
+}
+
+Status CheckOptions(const DiagnoseOptions& options) {
+  if (options.samples < 0)
+    return InvalidArgument("--samples: expected 0 or more, got " + std::to_string(options.samples));
+  if (options.sample_tokens < 1) {
+    return InvalidArgument("--sample-tokens: expected 1 or more, got " +
+                           std::to_string(options.sample_tokens));
+  }
+  if (!(options.threshold > 0.0 && options.threshold < 1.0)) {
+    return InvalidArgument("--threshold: expected a cosine between 0 and 1, got " +
+                           std::to_string(options.threshold));
+  }
+  std::error_code ignored;
+  if (fs::exists(options.target / "manifest.json", ignored)) {
+    return InvalidArgument(options.target.string() +
+                           ": expected a folder that `hexport quantize` wrote, got a bundle; "
+                           "quantize the model with the same options and diagnose that");
+  }
+  if (!fs::exists(options.target / "quant.json", ignored)) {
+    return InvalidArgument(options.target.string() +
+                           ": expected a folder that `hexport quantize` wrote (no quant.json in "
+                           "it)");
+  }
+  if (options.fix && fs::exists(FixedFolderOf(options), ignored)) {
+    return FailedPrecondition(FixedFolderOf(options).string() +
+                              ": exists; remove it, or give another --out");
+  }
+  return OkStatus();
+}
+
+Result<std::vector<quant::TokenIds>> SamplesOf(const DiagnoseOptions& options,
+                                               const quant::QuantizedModel& model) {
+  std::vector<quant::TokenIds> samples = model.facts().calibration;
+  if (!options.calibration.empty()) {
+    HEXPORT_ASSIGN_OR_RETURN(const TextAssets text, model.source().Text());
+    HEXPORT_ASSIGN_OR_RETURN(compile::CalibrationData data,
+                             compile::LoadCalibration(options.calibration, text, options.samples,
+                                                      options.sample_tokens));
+    samples = std::move(data.samples);
+  }
+  if (options.samples > 0 && samples.size() > static_cast<size_t>(options.samples))
+    samples.resize(static_cast<size_t>(options.samples));
+  for (quant::TokenIds& sample : samples) {
+    sample.resize(std::min(sample.size(), static_cast<size_t>(options.sample_tokens)));
+  }
+  return samples;
+}
+
+}  // namespace
+
+Result<Diagnosis> Diagnose(const DiagnoseOptions& options, Progress& progress) {
+  HEXPORT_RETURN_IF_ERROR(CheckOptions(options));
+  HEXPORT_ASSIGN_OR_RETURN(const std::unique_ptr<quant::QuantizedModel> model,
+                           quant::QuantizedModel::Open(options.target));
+  HEXPORT_RETURN_IF_ERROR(
+      compile::CheckHash(model->source(), model->facts().source_sha256, model->facts().source_path,
+                         options.target.string() + " was made from", "quantize it again"));
+  HEXPORT_ASSIGN_OR_RETURN(const std::vector<quant::TokenIds> samples, SamplesOf(options, *model));
+  Diagnosis out;
+  HEXPORT_ASSIGN_OR_RETURN(out.measurement,
+                           Measure(SubjectOf(*model), samples, "measure", progress));
+  out.findings = FindGuilty(out.measurement, options.threshold);
+  const bool repairable =
+      std::any_of(out.findings.begin(), out.findings.end(),
+                  [](const Finding& finding) { return finding.remedy != Remedy::kNone; });
+  if (!options.fix || !repairable) return out;
+  FixOptions fix;
+  fix.folder = options.target;
+  fix.out = FixedFolderOf(options);
+  fix.threshold = options.threshold;
+  HEXPORT_ASSIGN_OR_RETURN(out.fix, Fix(*model, fix, out.measurement, samples, progress));
+  out.fixed = fix.out;
+  return out;
+}
+
+}  // namespace hexport::diagnose
