@@ -232,7 +232,7 @@ class DiagnoseCliTest(unittest.TestCase):
         for words, options in [("--samples: expected 0 or more, got -1", [folder, "--samples", -1]),
                                ("--sample-tokens: expected 1 or more, got 0", [folder, "--sample-tokens", 0]),
                                ("--threshold: expected a cosine between 0 and 1", [folder, "--threshold", 1.5]),
-                               ("no quant.json", [self.model])]:
+                               ("expected a bundle, or a folder", [self.model])]:
             result = run("diagnose", *options)
             self.assertEqual(result.returncode, 2, result.stderr)
             self.assertIn(words, result.stderr)

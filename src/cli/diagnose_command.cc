@@ -90,7 +90,7 @@ void AddDiagnoseCommand(CLI::App& app, int& exit_code) {
   CLI::App* command = app.add_subcommand(
       "diagnose", "Find the tensors where a quantized model loses its accuracy, and repair them");
   diagnose::DiagnoseOptions& options = arguments->options;
-  command->add_option("target", arguments->target, "A folder that `hexport quantize` wrote")
+  command->add_option("target", arguments->target, "A bundle, or a folder that `hexport quantize` wrote")
       ->required();
   command->add_option("--calibration,-c", arguments->calibration,
                       "Texts to measure with (default: the samples it was calibrated with)");
@@ -110,7 +110,7 @@ void AddDiagnoseCommand(CLI::App& app, int& exit_code) {
       "Each layer runs three times: in float, quantized with the float model's inputs (a tensor's\n"
       "own fault), and quantized with the quantized model's inputs (what it inherits).\n"
       "Examples:\n"
-      "  hexport diagnose out/model-int4\n"
+      "  hexport diagnose out/model\n"
       "  hexport diagnose out/model-int4 --html report.html\n"
       "  hexport diagnose out/model-int4 --fix --out out/model-repaired\n"
       "  hexport diagnose out/model-int4 --calibration mine.jsonl --samples 20 --json");

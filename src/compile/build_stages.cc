@@ -9,6 +9,7 @@
 #include "base/file.h"
 #include "base/sha256.h"
 #include "bundle/genie_config.h"
+#include "compile/bundle_model.h"
 #include "compile/worker.h"
 #include "decoder/decoder.h"
 #include "graph/onnx_io.h"
@@ -17,6 +18,7 @@
 #include "quant/find_folds.h"
 #include "quant/qdq.h"
 #include "quant/quantized_model.h"
+#include "quant/residual_rotation.h"
 
 namespace hexport::compile {
 namespace {
@@ -352,6 +354,33 @@ Status CompileSharedStage(BuildContext& context, StageReport& report) {
   return OkStatus();
 }
 
+// What measuring the bundle's quantized model takes beside its graphs.
+Status WriteQuantFacts(const BuildContext& context) {
+  const bundle::Manifest& manifest = context.manifest;
+  quant::QuantizedFacts facts;
+  facts.hexport_version = manifest.hexport_version;
+  facts.source_path = manifest.source_path;
+  facts.source_sha256 = manifest.source_sha256;
+  if (context.rotated != nullptr) facts.rotation_seed = quant::kResidualRotationSeed;
+  facts.folded = context.folded != nullptr;
+  facts.config = context.options.config;
+  facts.context_length = context.options.context_length;
+  HEXPORT_ASSIGN_OR_RETURN(facts.ranges, LoadRanges(context.work / "ranges.json"));
+  HEXPORT_ASSIGN_OR_RETURN(const std::unique_ptr<quant::WeightStore> store,
+                           quant::WeightStore::Open(context.work / "weights.safetensors"));
+  HEXPORT_ASSIGN_OR_RETURN(const decoder::DecoderGraph graph,
+                           decoder::BuildDecoder(context.weights(), {}));
+  HEXPORT_ASSIGN_OR_RETURN(facts.losses, quant::StoredLinears(*store, graph, facts.config));
+  facts.calibration_source = context.calibration.source;
+  facts.calibration = context.calibration.samples;
+  const fs::path folder = context.bundle() / kQuantFolder;
+  HEXPORT_RETURN_IF_ERROR(EmptyFolder(folder));
+  if (facts.folded)
+    HEXPORT_RETURN_IF_ERROR(
+        LinkOrCopy(context.work / quant::kFoldsFile, folder / quant::kFoldsFile));
+  return WriteFileAtomically(folder / "quant.json", quant::QuantizedFactsToJson(facts));
+}
+
 Status BundleStage(BuildContext& context, StageReport& report) {
   bundle::Manifest& manifest = context.manifest;
   const fs::path root = context.bundle();
@@ -365,6 +394,7 @@ Status BundleStage(BuildContext& context, StageReport& report) {
       root / manifest.calibration,
       json{{"source", context.calibration.source}, {"samples", context.calibration.samples}}
           .dump()));
+  HEXPORT_RETURN_IF_ERROR(WriteQuantFacts(context));
   HEXPORT_RETURN_IF_ERROR(WriteGenieFiles(context, report));
   std::error_code ignored;
   fs::remove(root / "report.json", ignored);

@@ -5,6 +5,8 @@
 #include <system_error>
 #include <utility>
 
+#include "bundle/manifest.h"
+#include "compile/bundle_model.h"
 #include "compile/calibration_data.h"
 #include "compile/checkpoint_hash.h"
 #include "quant/quantized_model.h"
@@ -33,21 +35,26 @@ Status CheckOptions(const DiagnoseOptions& options) {
                            std::to_string(options.threshold));
   }
   std::error_code ignored;
-  if (fs::exists(options.target / "manifest.json", ignored)) {
-    return InvalidArgument(options.target.string() +
-                           ": expected a folder that `hexport quantize` wrote, got a bundle; "
-                           "quantize the model with the same options and diagnose that");
-  }
-  if (!fs::exists(options.target / "quant.json", ignored)) {
-    return InvalidArgument(options.target.string() +
-                           ": expected a folder that `hexport quantize` wrote (no quant.json in "
-                           "it)");
-  }
   if (options.fix && fs::exists(FixedFolderOf(options), ignored)) {
     return FailedPrecondition(FixedFolderOf(options).string() +
                               ": exists; remove it, or give another --out");
   }
   return OkStatus();
+}
+
+Result<std::unique_ptr<quant::QuantizedModel>> OpenTarget(const fs::path& target) {
+  std::error_code ignored;
+  if (fs::exists(target / "manifest.json", ignored)) {
+    HEXPORT_ASSIGN_OR_RETURN(const bundle::Manifest manifest,
+                             bundle::OpenBundle(target, /*hash=*/false));
+    return compile::OpenBundleModel(target, manifest);
+  }
+  if (!fs::exists(target / "quant.json", ignored)) {
+    return InvalidArgument(target.string() +
+                           ": expected a bundle, or a folder that `hexport quantize` wrote; it has "
+                           "neither manifest.json nor quant.json");
+  }
+  return quant::QuantizedModel::Open(target);
 }
 
 Result<std::vector<quant::TokenIds>> SamplesOf(const DiagnoseOptions& options,
@@ -73,7 +80,7 @@ Result<std::vector<quant::TokenIds>> SamplesOf(const DiagnoseOptions& options,
 Result<Diagnosis> Diagnose(const DiagnoseOptions& options, Progress& progress) {
   HEXPORT_RETURN_IF_ERROR(CheckOptions(options));
   HEXPORT_ASSIGN_OR_RETURN(const std::unique_ptr<quant::QuantizedModel> model,
-                           quant::QuantizedModel::Open(options.target));
+                           OpenTarget(options.target));
   HEXPORT_RETURN_IF_ERROR(
       compile::CheckHash(model->source(), model->facts().source_sha256, model->facts().source_path,
                          options.target.string() + " was made from", "quantize it again"));
@@ -87,7 +94,9 @@ Result<Diagnosis> Diagnose(const DiagnoseOptions& options, Progress& progress) {
                   [](const Finding& finding) { return finding.remedy != Remedy::kNone; });
   if (!options.fix || !repairable) return out;
   FixOptions fix;
-  fix.folder = options.target;
+  std::error_code ignored;
+  fix.folder = fix.facts = options.target;
+  if (!fs::exists(fix.facts / "quant.json", ignored)) fix.facts /= compile::kQuantFolder;
   fix.out = FixedFolderOf(options);
   fix.threshold = options.threshold;
   HEXPORT_ASSIGN_OR_RETURN(out.fix, Fix(*model, fix, out.measurement, samples, progress));

@@ -16,7 +16,7 @@
 namespace hexport::diagnose {
 
 struct DiagnoseOptions {
-  std::filesystem::path target;       // what `hexport quantize` writes
+  std::filesystem::path target;       // a bundle, or what `hexport quantize` writes
   std::filesystem::path calibration;  // texts to measure with; empty: the target's own samples
   int64_t samples = 8;                // the first ones; 0: all
   int64_t sample_tokens = 256;        // longer samples are cut
@@ -32,7 +32,8 @@ struct Diagnosis {
   std::optional<FixResult> fix;  // what it did
 };
 
-// Errors: kInvalidArgument (an option, a bundle as the target), kNotFound and kFailedPrecondition
+// A repaired model is a folder as `hexport quantize` writes, of a bundle too. Errors:
+// kInvalidArgument (an option, another target), kNotFound and kFailedPrecondition
 // when the float model is gone or has other contents, those of reading and running, Fix's.
 Result<Diagnosis> Diagnose(const DiagnoseOptions& options, Progress& progress);
 

@@ -181,7 +181,7 @@ class Treatment {
                              StagedDirectory::Create(options_.out, /*replace=*/false));
     if (model_.facts().folded)
       HEXPORT_RETURN_IF_ERROR(
-          LinkOrCopy(options_.folder / quant::kFoldsFile, staged->path() / quant::kFoldsFile));
+          LinkOrCopy(options_.facts / quant::kFoldsFile, staged->path() / quant::kFoldsFile));
     const Measurement* latest = &before;
     for (int round = 1; round <= kMostRounds; ++round) {
       HEXPORT_ASSIGN_OR_RETURN(const bool changed, ApplyRemedies(*latest));

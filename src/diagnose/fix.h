@@ -26,7 +26,8 @@ struct FixResult {
 };
 
 struct FixOptions {
-  std::filesystem::path folder;  // what is repaired; stays as it is
+  std::filesystem::path folder;  // what is repaired, for messages; stays as it is
+  std::filesystem::path facts;   // the folder of its quant.json
   std::filesystem::path out;     // must not exist
   double threshold = 0.9;        // FindGuilty's
   double target = 0.99;          // Agreement::IsBelow that a repaired tensor must not be

@@ -329,18 +329,7 @@ Result<std::vector<LinearLoss>> RoundAll(const Checkpoint& checkpoint,
   }
   HEXPORT_RETURN_IF_ERROR(writer->Commit());
   HEXPORT_ASSIGN_OR_RETURN(const std::unique_ptr<WeightStore> store, WeightStore::Open(path));
-  std::vector<LinearLoss> out;
-  for (const decoder::LinearWeight& linear : graph.linears) {
-    if (linear.lm_head) continue;
-    HEXPORT_ASSIGN_OR_RETURN(const QuantizedWeight weight, store->Describe(linear.name));
-    out.push_back({linear.name,
-                   {weight.format, weight.block_size},
-                   Method::kRtn,
-                   StoredBits(weight),
-                   linear.in_features * linear.out_features,
-                   -1.0});
-  }
-  return out;
+  return StoredLinears(*store, graph, config);
 }
 
 }  // namespace
@@ -357,6 +346,23 @@ Result<std::vector<LinearLoss>> QuantizeModelWeights(const Checkpoint& checkpoin
   if (!measured) return RoundAll(checkpoint, graph, options.config, path, progress);
   HEXPORT_RETURN_IF_ERROR(CheckSamples(samples, checkpoint.config().vocab_size));
   return ModelQuantizer(checkpoint, graph, options, samples, progress).Run(path);
+}
+
+Result<std::vector<LinearLoss>> StoredLinears(const WeightStore& store,
+                                              const decoder::DecoderGraph& graph,
+                                              const QuantConfig& config) {
+  std::vector<LinearLoss> out;
+  for (const decoder::LinearWeight& linear : graph.linears) {
+    if (linear.lm_head) continue;
+    HEXPORT_ASSIGN_OR_RETURN(const QuantizedWeight weight, store.Describe(linear.name));
+    out.push_back({linear.name,
+                   {weight.format, weight.block_size},
+                   PlanLinear(config, linear).method,
+                   StoredBits(weight),
+                   linear.in_features * linear.out_features,
+                   -1.0});
+  }
+  return out;
 }
 
 }  // namespace hexport::quant

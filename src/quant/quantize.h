@@ -61,4 +61,10 @@ Result<std::vector<LinearLoss>> QuantizeModelWeights(const Checkpoint& checkpoin
                                                      const std::filesystem::path& path,
                                                      Progress& progress);
 
+// The linears of a store as QuantizeModelWeights would name them, without their errors. kNotFound:
+// a linear of `graph` that the store lacks.
+Result<std::vector<LinearLoss>> StoredLinears(const WeightStore& store,
+                                              const decoder::DecoderGraph& graph,
+                                              const QuantConfig& config);
+
 }  // namespace hexport::quant
