@@ -72,6 +72,10 @@ class EmulatorSuite(unittest.TestCase):
         self.assertGreaterEqual(result["cosine_float_qdq"], 0.997)
         self.assertGreaterEqual(result["cosine_qdq_emulator"], 0.995)
         self.assertGreaterEqual(result["top1_float_emulator"], 0.94)
+        # The same codes and encodings, a layer at a time.
+        report = json.loads(run("diagnose", self.bundle, "--samples", 2, "--json", "--quiet"))
+        self.assertEqual(report["findings"], [])
+        self.assertAlmostEqual(report["logits"]["cosine"], result["cosine_float_qdq"], delta=0.001)
 
     def test_engines_begin_alike(self):
         answers = {engine: self.ask(engine) for engine in ("cpu", "emulator", "genie")}
@@ -124,6 +128,8 @@ class TinyArchitectures(unittest.TestCase):
             self.assertGreaterEqual(result["cosine_qdq_emulator"], 0.999, architecture)
             if "--weights" not in options:
                 self.assertGreaterEqual(result["cosine_float_cpu"], 0.999, architecture)
+            report = json.loads(run("diagnose", folder / "out", "--json", "--quiet"))
+            self.assertAlmostEqual(report["logits"]["cosine"], result["cosine_float_qdq"], delta=0.002)
             result["notes"] = json.loads((folder / "out" / "manifest.json").read_text())["notes"]
             result["genie"] = (folder / "out" / "genie_config.json").exists()
             return result
@@ -132,6 +138,12 @@ class TinyArchitectures(unittest.TestCase):
 
     def test_llama_lpbq(self):
         self.build_and_verify("llama", "--weights", "lpbq", "--block", 16)
+
+    def test_llama_with_channel_folds(self):
+        with tempfile.NamedTemporaryFile("w", suffix=".json") as config:
+            config.write('{"fold_channels": true}')
+            config.flush()
+            self.build_and_verify("llama", "--config", config.name)
 
     def test_qwen2(self):
         self.assertGreaterEqual(self.build_and_verify("qwen2")["cosine_float_qdq"], 0.995)
