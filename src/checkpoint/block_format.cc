@@ -23,6 +23,13 @@ void WidenBF16(const std::byte* block, float* out) {
 
 // Blocks of 32. Byte j of the codes holds value j in its low and value j + 16 in its high nibble.
 
+void UnpackNibbles(const std::byte* packed, uint8_t* codes) {
+  for (int j = 0; j < 16; ++j) {
+    codes[j] = static_cast<uint8_t>(U8(packed + j) & 15);
+    codes[j + 16] = static_cast<uint8_t>(U8(packed + j) >> 4);
+  }
+}
+
 // d f16, codes[16]; value = (q - 8) d.
 void WidenQ4_0(const std::byte* block, float* out) {
   const float d = F16(block);
@@ -31,6 +38,12 @@ void WidenQ4_0(const std::byte* block, float* out) {
     out[j] = static_cast<float>(static_cast<int>(codes & 15) - 8) * d;
     out[j + 16] = static_cast<float>(static_cast<int>(codes >> 4) - 8) * d;
   }
+}
+
+void UnpackQ4_0(const std::byte* block, uint8_t* codes, float& scale, float& offset) {
+  scale = F16(block);
+  offset = 0.0f;
+  UnpackNibbles(block + 2, codes);
 }
 
 // d f16, m f16, codes[16]; value = q d + m.
@@ -42,6 +55,12 @@ void WidenQ4_1(const std::byte* block, float* out) {
     out[j] = static_cast<float>(codes & 15) * d + m;
     out[j + 16] = static_cast<float>(codes >> 4) * d + m;
   }
+}
+
+void UnpackQ4_1(const std::byte* block, uint8_t* codes, float& scale, float& offset) {
+  scale = F16(block);
+  offset = F16(block + 2);
+  UnpackNibbles(block + 4, codes);
 }
 
 // d f16, fifth bits u32 (bit j is value j's), codes[16]; value = (q - 16) d.
@@ -73,6 +92,13 @@ void WidenQ5_1(const std::byte* block, float* out) {
 void WidenQ8_0(const std::byte* block, float* out) {
   const float d = F16(block);
   for (int j = 0; j < 32; ++j) out[j] = static_cast<float>(I8(block + 2 + j)) * d;
+}
+
+// Signed codes, moved up by 128.
+void UnpackQ8_0(const std::byte* block, uint8_t* codes, float& scale, float& offset) {
+  scale = F16(block);
+  offset = 0.0f;
+  for (int j = 0; j < 32; ++j) codes[j] = static_cast<uint8_t>(I8(block + 2 + j) + 128);
 }
 
 // Blocks of 256.
@@ -149,21 +175,36 @@ void WidenQ6_K(const std::byte* block, float* out) {
 }
 
 constexpr std::array kFormats{
-    BlockFormat{"F32", 0, 1, 4, WidenF32},        BlockFormat{"F16", 1, 1, 2, WidenF16},
-    BlockFormat{"Q4_0", 2, 32, 18, WidenQ4_0},    BlockFormat{"Q4_1", 3, 32, 20, WidenQ4_1},
-    BlockFormat{"Q5_0", 6, 32, 22, WidenQ5_0},    BlockFormat{"Q5_1", 7, 32, 24, WidenQ5_1},
-    BlockFormat{"Q8_0", 8, 32, 34, WidenQ8_0},    BlockFormat{"Q2_K", 10, 256, 84, nullptr},
-    BlockFormat{"Q3_K", 11, 256, 110, nullptr},   BlockFormat{"Q4_K", 12, 256, 144, WidenQ4_K},
-    BlockFormat{"Q5_K", 13, 256, 176, WidenQ5_K}, BlockFormat{"Q6_K", 14, 256, 210, WidenQ6_K},
-    BlockFormat{"IQ2_XXS", 16, 256, 66, nullptr}, BlockFormat{"IQ2_XS", 17, 256, 74, nullptr},
-    BlockFormat{"IQ3_XXS", 18, 256, 98, nullptr}, BlockFormat{"IQ1_S", 19, 256, 50, nullptr},
-    BlockFormat{"IQ4_NL", 20, 32, 18, nullptr},   BlockFormat{"IQ3_S", 21, 256, 110, nullptr},
-    BlockFormat{"IQ2_S", 22, 256, 82, nullptr},   BlockFormat{"IQ4_XS", 23, 256, 136, nullptr},
-    BlockFormat{"I8", 24, 1, 1, nullptr},         BlockFormat{"I16", 25, 1, 2, nullptr},
-    BlockFormat{"I32", 26, 1, 4, nullptr},        BlockFormat{"I64", 27, 1, 8, nullptr},
-    BlockFormat{"F64", 28, 1, 8, nullptr},        BlockFormat{"IQ1_M", 29, 256, 56, nullptr},
-    BlockFormat{"BF16", 30, 1, 2, WidenBF16},     BlockFormat{"TQ1_0", 34, 256, 54, nullptr},
-    BlockFormat{"TQ2_0", 35, 256, 66, nullptr},   BlockFormat{"MXFP4", 39, 32, 17, nullptr},
+    BlockFormat{"F32", 0, 1, 4, WidenF32},
+    BlockFormat{"F16", 1, 1, 2, WidenF16},
+    BlockFormat{"Q4_0", 2, 32, 18, WidenQ4_0, UnpackQ4_0, 4, 8},
+    BlockFormat{"Q4_1", 3, 32, 20, WidenQ4_1, UnpackQ4_1, 4, 0},
+    BlockFormat{"Q5_0", 6, 32, 22, WidenQ5_0},
+    BlockFormat{"Q5_1", 7, 32, 24, WidenQ5_1},
+    BlockFormat{"Q8_0", 8, 32, 34, WidenQ8_0, UnpackQ8_0, 8, 128},
+    BlockFormat{"Q2_K", 10, 256, 84, nullptr},
+    BlockFormat{"Q3_K", 11, 256, 110, nullptr},
+    BlockFormat{"Q4_K", 12, 256, 144, WidenQ4_K},
+    BlockFormat{"Q5_K", 13, 256, 176, WidenQ5_K},
+    BlockFormat{"Q6_K", 14, 256, 210, WidenQ6_K},
+    BlockFormat{"IQ2_XXS", 16, 256, 66, nullptr},
+    BlockFormat{"IQ2_XS", 17, 256, 74, nullptr},
+    BlockFormat{"IQ3_XXS", 18, 256, 98, nullptr},
+    BlockFormat{"IQ1_S", 19, 256, 50, nullptr},
+    BlockFormat{"IQ4_NL", 20, 32, 18, nullptr},
+    BlockFormat{"IQ3_S", 21, 256, 110, nullptr},
+    BlockFormat{"IQ2_S", 22, 256, 82, nullptr},
+    BlockFormat{"IQ4_XS", 23, 256, 136, nullptr},
+    BlockFormat{"I8", 24, 1, 1, nullptr},
+    BlockFormat{"I16", 25, 1, 2, nullptr},
+    BlockFormat{"I32", 26, 1, 4, nullptr},
+    BlockFormat{"I64", 27, 1, 8, nullptr},
+    BlockFormat{"F64", 28, 1, 8, nullptr},
+    BlockFormat{"IQ1_M", 29, 256, 56, nullptr},
+    BlockFormat{"BF16", 30, 1, 2, WidenBF16},
+    BlockFormat{"TQ1_0", 34, 256, 54, nullptr},
+    BlockFormat{"TQ2_0", 35, 256, 66, nullptr},
+    BlockFormat{"MXFP4", 39, 32, 17, nullptr},
 };
 
 }  // namespace

@@ -20,6 +20,11 @@ struct BlockFormat {
   // Widens one block: block[bytes] -> out[elements]. Null: the size is known, the values are not
   // supported.
   void (*widen)(const std::byte* block, float* out) = nullptr;
+  // One block as integers: codes[elements], value = (code - zero_point) * scale + offset. Null: the
+  // format is none of whole codes with one scale.
+  void (*unpack)(const std::byte* block, uint8_t* codes, float& scale, float& offset) = nullptr;
+  int code_bits = 0;
+  uint8_t zero_point = 0;
 };
 
 // Formats live for ever. nullptr for a number (name) that is not known.

@@ -39,6 +39,30 @@ TEST_P(QuantizedBlockTest, EqualsTheReferenceValues) {
   for (size_t i = 0; i < got.size(); ++i) ASSERT_EQ(got[i], expected[i]) << i;
 }
 
+TEST(BlockFormatTest, CodesGiveTheWidenedValues) {
+  for (const char* name : {"Q4_0", "Q4_1", "Q8_0"}) {
+    const BlockFormat* format = FindBlockFormat(name);
+    ASSERT_NE(format, nullptr);
+    ASSERT_NE(format->unpack, nullptr) << name;
+    const std::string blocks = Slurp(kBlocks / (std::string(name) + ".bin"));
+    const auto elements = static_cast<size_t>(format->elements);
+    std::vector<float> widened(elements);
+    std::vector<uint8_t> codes(elements);
+    for (size_t at = 0; at < blocks.size(); at += static_cast<size_t>(format->bytes)) {
+      const std::byte* block = Bytes(blocks).data() + at;
+      float scale = 0.0f, offset = 0.0f;
+      format->widen(block, widened.data());
+      format->unpack(block, codes.data(), scale, offset);
+      for (size_t i = 0; i < elements; ++i) {
+        ASSERT_LT(codes[i], 1 << format->code_bits);
+        EXPECT_EQ(static_cast<float>(codes[i] - format->zero_point) * scale + offset, widened[i])
+            << name << " " << at << " " << i;
+      }
+    }
+  }
+  EXPECT_EQ(FindBlockFormat("Q4_K")->unpack, nullptr);
+}
+
 INSTANTIATE_TEST_SUITE_P(AllTypes, QuantizedBlockTest,
                          ::testing::Values("Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q8_0", "Q4_K", "Q5_K",
                                            "Q6_K"));

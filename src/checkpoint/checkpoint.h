@@ -4,6 +4,7 @@
 #include <filesystem>
 #include <map>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -12,6 +13,7 @@
 #include "base/dtype.h"
 #include "base/status.h"
 #include "checkpoint/model_config.h"
+#include "checkpoint/packed_weight.h"
 
 namespace hexport {
 
@@ -19,7 +21,8 @@ struct TensorInfo {
   std::string
       name;     // Hugging Face's, whatever the source: "model.layers.0.self_attn.q_proj.weight"
   Shape shape;  // [out_features, in_features] for linear layers
-  std::string stored_dtype;  // "BF16", "Q4_1", ...
+  std::string stored_dtype;   // "BF16", "Q4_1", "GPTQ-4", "AWQ-4", ...
+  uint64_t stored_bytes = 0;  // of codes and scales; 0: not known
 };
 
 // What a template or tokenizer needs, as text, whatever the source.
@@ -74,6 +77,13 @@ class Checkpoint {
   // Read.
   virtual Status ReadRows(const std::string& name, int64_t first_row,
                           std::span<float> out) const = 0;
+  // The integers that a linear's weight is stored as: GPTQ, AWQ, or GGUF's Q4_0, Q4_1 and Q8_0.
+  // Column n of `codes` is row n of Read. nullopt: stored otherwise, or changed by this view.
+  // Errors: kNotFound.
+  virtual Result<std::optional<PackedWeight>> ReadPacked(const std::string& name) const {
+    if (Find(name) == nullptr) return NotFound("tensor " + name + ": not in the checkpoint");
+    return std::optional<PackedWeight>();
+  }
   // Errors: kNotFound when there is no tokenizer; kUnimplemented for an unknown tokenizer.ggml.pre
   // or model.
   virtual Result<TextAssets> Text() const = 0;

@@ -305,5 +305,29 @@ TEST(CheckpointTest, StreamsSmolLM2) {
   EXPECT_EQ(tokenizer["model"]["merges"].size(), 48900u);
 }
 
+// Llama's rows of q and k, which GGUF keeps interleaved, come in Hugging Face's order here too.
+TEST(CheckpointTest, CodesOfGgufGiveTheValuesThatAreRead) {
+  const fs::path path = fs::path(HEXPORT_MODELS_DIR) / "SmolLM2-135M-Instruct.Q4_1.gguf";
+  if (!fs::exists(path)) GTEST_SKIP() << "models/ is empty; run tools/setup.sh";
+  const auto model = Checkpoint::Open(path);
+  ASSERT_THAT(model, IsOk());
+  const std::string name = "model.layers.0.self_attn.q_proj.weight";
+  ASSERT_EQ((*model)->Find(name)->stored_dtype, "Q4_1");
+  const std::vector<float> values = ReadAll(**model, name);
+  const auto packed = (*model)->ReadPacked(name);
+  ASSERT_THAT(packed, IsOk());
+  ASSERT_TRUE(packed->has_value());
+  const PackedWeight& weight = **packed;
+  const auto features = static_cast<size_t>(weight.in_features);
+  const auto columns = static_cast<size_t>(weight.out_features);
+  ASSERT_EQ(features * columns, values.size());
+  for (size_t i = 0; i < values.size(); ++i) {
+    const size_t k = i % features, n = i / features;
+    const size_t at = static_cast<size_t>(weight.group_of[k]) * columns + n;
+    const int code = weight.codes[k * columns + n] - weight.zero_points[at];
+    ASSERT_EQ(static_cast<float>(code) * weight.scales[at] + weight.offsets[at], values[i]) << i;
+  }
+}
+
 }  // namespace
 }  // namespace hexport

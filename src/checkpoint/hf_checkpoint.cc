@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <optional>
 #include <string>
 #include <system_error>
 #include <utility>
@@ -6,6 +7,7 @@
 #include "base/file.h"
 #include "checkpoint/hf_text.h"
 #include "checkpoint/mapped_checkpoint.h"
+#include "checkpoint/packed_config.h"
 #include "checkpoint/safetensors.h"
 #include "checkpoint/weight_files.h"
 
@@ -69,6 +71,10 @@ Result<std::unique_ptr<Checkpoint>> OpenHfFolder(const fs::path& folder, const f
     if (fs::exists(folder / name, error)) parts.files.push_back(folder / name);
   }
   HEXPORT_RETURN_IF_ERROR(AddWeights(folder, weights, parts));
+  HEXPORT_ASSIGN_OR_RETURN(const std::optional<PackedConfig> packed,
+                           ParsePackedConfig(config, where));
+  if (packed.has_value())
+    HEXPORT_RETURN_IF_ERROR(CombinePackedLinears(*packed, parts, folder.string()));
   HEXPORT_RETURN_IF_ERROR(KeepExpectedTensors(parts, folder.string()));
   parts.text = [folder] { return HfText(folder, /*tokenizer_required=*/true); };
   return MakeCheckpoint(std::move(parts));

@@ -1,6 +1,7 @@
 #include "checkpoint/mapped_checkpoint.h"
 
 #include <algorithm>
+#include <iterator>
 #include <utility>
 
 #include "checkpoint/tensor_layout.h"
@@ -29,6 +30,8 @@ class MappedCheckpoint final : public Checkpoint {
     for (const StoredTensor& tensor : parts_.tensors) {
       index_.emplace(tensor.info.name, infos_.size());
       infos_.push_back(tensor.info);
+      infos_.back().stored_bytes =
+          tensor.packed.has_value() ? tensor.packed->stored_bytes() : tensor.bytes;
     }
   }
 
@@ -40,6 +43,7 @@ class MappedCheckpoint final : public Checkpoint {
   }
   Status Read(const std::string& name, std::span<float> out) const override;
   Status ReadRows(const std::string& name, int64_t first_row, std::span<float> out) const override;
+  Result<std::optional<PackedWeight>> ReadPacked(const std::string& name) const override;
   Result<TextAssets> Text() const override { return parts_.text(); }
   std::vector<std::filesystem::path> Files() const override { return parts_.files; }
 
@@ -63,6 +67,10 @@ Result<const StoredTensor*> MappedCheckpoint::Lookup(const std::string& name) co
 
 Status MappedCheckpoint::WidenRows(const StoredTensor& tensor, int64_t row_elements,
                                    int64_t first_row, std::span<float> out) const {
+  if (tensor.packed.has_value()) {
+    tensor.packed->ReadRows(first_row, out);
+    return OkStatus();
+  }
   const BlockFormat& format = *tensor.format;
   const int64_t row_bytes = row_elements / format.elements * format.bytes;
   const int64_t rows = static_cast<int64_t>(out.size()) / row_elements;
@@ -116,7 +124,84 @@ Status MappedCheckpoint::ReadRows(const std::string& name, int64_t first_row,
   return WidenRows(*tensor, shape[1], first_row, out);
 }
 
+// Blocks of GGUF as packed weights, a row (an output feature) after the other.
+PackedWeight UnpackRows(const StoredTensor& tensor) {
+  const BlockFormat& format = *tensor.format;
+  PackedWeight out;
+  out.bits = format.code_bits;
+  out.out_features = tensor.info.shape[0];
+  out.in_features = tensor.info.shape[1];
+  const auto columns = static_cast<size_t>(out.out_features);
+  const auto features = static_cast<size_t>(out.in_features);
+  const auto size = static_cast<size_t>(format.elements);
+  const size_t groups = features / size;
+  out.codes.resize(features * columns);
+  out.scales.resize(groups * columns);
+  out.offsets.resize(groups * columns);
+  out.zero_points.assign(groups * columns, format.zero_point);
+  for (size_t k = 0; k < features; ++k) out.group_of.push_back(static_cast<int32_t>(k / size));
+  std::vector<uint8_t> codes(size);
+  for (size_t n = 0; n < columns; ++n) {
+    const auto row = static_cast<size_t>(StoredRow(tensor, static_cast<int64_t>(n)));
+    for (size_t group = 0; group < groups; ++group) {
+      const std::byte* block = tensor.file->bytes().data() + tensor.offset +
+                               (row * groups + group) * static_cast<size_t>(format.bytes);
+      const size_t at = group * columns + n;
+      format.unpack(block, codes.data(), out.scales[at], out.offsets[at]);
+      for (size_t k = 0; k < size; ++k) out.codes[(group * size + k) * columns + n] = codes[k];
+    }
+  }
+  tensor.file->Release(tensor.offset, tensor.bytes);
+  return out;
+}
+
+Result<std::optional<PackedWeight>> MappedCheckpoint::ReadPacked(const std::string& name) const {
+  HEXPORT_ASSIGN_OR_RETURN(const StoredTensor* tensor, Lookup(name));
+  if (tensor->packed.has_value()) return std::optional(tensor->packed->Unpack());
+  if (tensor->format->unpack == nullptr || tensor->info.shape.size() != 2)
+    return std::optional<PackedWeight>();
+  return std::optional(UnpackRows(*tensor));
+}
+
+// The tensor `name` as a part of a packed linear; nullopt when it is not among `tensors`.
+std::optional<PackedPart> PartOf(const std::map<std::string, const StoredTensor*>& tensors,
+                                 const std::string& name) {
+  const auto found = tensors.find(name);
+  if (found == tensors.end()) return std::nullopt;
+  const StoredTensor& tensor = *found->second;
+  return PackedPart{tensor.info.stored_dtype, tensor.info.shape,
+                    tensor.file->bytes().subspan(tensor.offset, tensor.bytes), tensor.file};
+}
+
 }  // namespace
+
+Status CombinePackedLinears(const PackedConfig& packed, CheckpointParts& parts,
+                            const std::string& where) {
+  std::map<std::string, const StoredTensor*> by_name;
+  for (const StoredTensor& tensor : parts.tensors) by_name.emplace(tensor.info.name, &tensor);
+  std::vector<StoredTensor> combined;
+  for (const ExpectedTensor& expected : ExpectedTensors(parts.config)) {
+    constexpr std::string_view kEnd = ".weight";
+    if (expected.shape.size() != 2 || !expected.name.ends_with(kEnd)) continue;
+    const std::string linear = expected.name.substr(0, expected.name.size() - kEnd.size());
+    const PackedParts of_linear = {
+        PartOf(by_name, linear + ".qweight"), PartOf(by_name, linear + ".qzeros"),
+        PartOf(by_name, linear + ".scales"), PartOf(by_name, linear + ".g_idx")};
+    if (!of_linear.qweight.has_value()) continue;  // a float tensor, or missing
+    if (by_name.contains(expected.name)) {
+      return DataLoss(where + ": tensor " + expected.name + ": expected this or " + linear +
+                      ".qweight, got both");
+    }
+    Result<PackedLinear> made = PackedLinear::Create(packed, linear, expected.shape, of_linear);
+    if (!made.ok()) return made.status().WithContext(where);
+    StoredTensor tensor;
+    tensor.info = {expected.name, expected.shape, std::string(made->stored_dtype())};
+    tensor.packed = *std::move(made);
+    combined.push_back(std::move(tensor));
+  }
+  std::move(combined.begin(), combined.end(), std::back_inserter(parts.tensors));
+  return OkStatus();
+}
 
 Status KeepExpectedTensors(CheckpointParts& parts, const std::string& where) {
   std::map<std::string, size_t> by_name;
@@ -136,6 +221,10 @@ Status KeepExpectedTensors(CheckpointParts& parts, const std::string& where) {
       return DataLoss(where + ": tensor " + expected.name + ": expected " +
                       ShapeString(expected.shape) + " by the config, got " +
                       ShapeString(tensor.info.shape));
+    }
+    if (tensor.packed.has_value()) {
+      kept.push_back(std::move(tensor));
+      continue;
     }
     if (tensor.format == nullptr || tensor.format->widen == nullptr) {
       return Unimplemented(where + ": tensor " + expected.name +

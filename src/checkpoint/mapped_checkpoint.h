@@ -5,12 +5,14 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "base/mapped_file.h"
 #include "checkpoint/block_format.h"
 #include "checkpoint/checkpoint.h"
+#include "checkpoint/packed_linear.h"
 
 namespace hexport::checkpoint {
 
@@ -23,6 +25,7 @@ struct StoredTensor {
   // Not 0: rows are those of this many heads with RoPE pairs side by side (llama in GGUF); reading
   // puts the first halves of the pairs before the second halves again, as Hugging Face stores them.
   int64_t interleaved_heads = 0;
+  std::optional<PackedLinear> packed;  // then there is no format, file or range of bytes
 };
 
 // Everything a checkpoint holds after Open.
@@ -38,6 +41,12 @@ struct CheckpointParts {
 // with the right shape and a supported type. `where` names the checkpoint. Errors: kNotFound (names
 // the tensor), kDataLoss (shape), kUnimplemented (type).
 Status KeepExpectedTensors(CheckpointParts& parts, const std::string& where);
+
+// Puts one tensor "<linear>.weight" in the place of the packed ones of each linear that the
+// config's decoder reads. `where` names the checkpoint. Errors: PackedLinear::Create's; kDataLoss
+// (packed and plain at once).
+Status CombinePackedLinears(const PackedConfig& packed, CheckpointParts& parts,
+                            const std::string& where);
 
 // `parts` must have passed KeepExpectedTensors. Characters of config.name other than letters,
 // digits, '.',

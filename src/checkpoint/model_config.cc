@@ -8,6 +8,7 @@
 
 #include "checkpoint/config_fields.h"
 #include "checkpoint/json_fields.h"
+#include "checkpoint/packed_config.h"
 #include "checkpoint/rope_config.h"
 
 namespace hexport {
@@ -97,10 +98,7 @@ Result<const Architecture*> FindArchitecture(const JsonFields& fields) {
 
 // What transformers would compute differently from any decoder that hexport builds.
 Status RefuseOtherMaths(const JsonFields& fields) {
-  if (fields.Find("quantization_config") != nullptr) {
-    return Unsupported(fields, "quantization_config",
-                       "float weights (dequantize the checkpoint and save it again)");
-  }
+  HEXPORT_RETURN_IF_ERROR(checkpoint::ParsePackedConfig(fields).status());
   HEXPORT_ASSIGN_OR_RETURN(const bool causal, fields.Bool("is_causal", true));
   if (!causal) return Unsupported(fields, "is_causal", "true");
   HEXPORT_ASSIGN_OR_RETURN(const bool both_ways, fields.Bool("use_bidirectional_attention", false));

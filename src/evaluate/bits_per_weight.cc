@@ -5,7 +5,6 @@
 #include <string>
 #include <string_view>
 
-#include "checkpoint/block_format.h"
 #include "decoder/decoder.h"
 #include "graph/onnx_io.h"
 
@@ -28,15 +27,12 @@ Result<double> CheckpointBitsPerWeight(const Checkpoint& checkpoint) {
   for (const decoder::LinearWeight& linear : decoder.linears) {
     if (linear.lm_head) continue;
     const TensorInfo* tensor = checkpoint.Find(linear.tensor);
-    const checkpoint::BlockFormat* format =
-        tensor == nullptr ? nullptr : checkpoint::FindBlockFormat(tensor->stored_dtype);
-    if (format == nullptr) {
-      return Internal(linear.tensor + ": expected a known storage format, got " +
-                      (tensor == nullptr ? "no tensor" : tensor->stored_dtype));
-    }
+    if (tensor == nullptr || tensor->stored_bytes == 0)
+      return Internal(linear.tensor + ": expected a stored tensor, got none");
     const int64_t elements = linear.in_features * linear.out_features;
-    sum.Add(elements, static_cast<double>(elements) * 8.0 * static_cast<double>(format->bytes) /
-                          static_cast<double>(format->elements));
+    sum.Add(elements, static_cast<double>(elements) * 8.0 *
+                          static_cast<double>(tensor->stored_bytes) /
+                          static_cast<double>(NumElements(tensor->shape)));
   }
   return sum.per_weight();
 }
