@@ -26,7 +26,7 @@ def entry(entries, name):
     return next(e for e in entries if e["name"] == name)
 
 
-class EncodingsCliTest(unittest.TestCase):
+class Models(unittest.TestCase):
     @classmethod
     def setUpClass(cls):
         cls.folder = pathlib.Path(tempfile.mkdtemp(prefix="hexport-encodings-"))
@@ -65,6 +65,8 @@ class EncodingsCliTest(unittest.TestCase):
         path.write_text(json.dumps(value))
         return path
 
+
+class EncodingsCliTest(Models):
     def test_export_of_both_schemas_says_the_same(self):
         old, report = self.export(self.int8, "old.encodings", "--schema", "0.6.1")
         new, _ = self.export(self.int8, "new.encodings", "--schema", "1.0.0")
@@ -150,6 +152,92 @@ class EncodingsCliTest(unittest.TestCase):
         refused("--schema: expected schema 0.6.1 or 1.0.0", "export", self.int8, "--schema", "7", "-o", self.folder / "x")
         refused("exists; pass --force", "export", self.int8, "-o", self.calibration)
         refused("nowhere", "check", self.folder / "nowhere", self.int8)
+
+
+class ImportTest(Models):
+    """`hexport quantize --encodings`."""
+
+    MIXED = {"weights": "int4", "method": "rtn", "kv_bits": 16, "exclude": ["layers.0.self_attn.q_proj"],
+             "linears": [{"pattern": "layers.1.mlp.down_proj", "weights": "lpbq", "block_size": 16}],
+             "activations": [{"pattern": "layers.0.mlp.gated", "bits": 8},
+                             {"pattern": "layers.1.post_attention_layernorm", "bits": 8}],
+             "float16": ["layers.1.input"]}
+
+    def take(self, name, file, *options, code=0):
+        out = self.folder / name
+        result = run("quantize", "--model", self.model, "--encodings", file, "--calibration", self.calibration, "--out",
+                     out, "--json", "--quiet", *options)
+        self.assertEqual(result.returncode, code, result.stderr + result.stdout)
+        return out, result.stderr if code else json.loads(result.stdout)
+
+    def test_round_trip_gives_the_same_file(self):
+        config = self.write("mixed.json", self.MIXED)
+        mixed = self.quantize("mixed", "--config", config)
+        for name, quantized, schema in [("int8", self.int8, "0.6.1"), ("int8", self.int8, "1.0.0"),
+                                        ("lpbq", self.lpbq, "1.0.0"), ("mixed", mixed, "1.0.0")]:
+            with self.subTest(name=name, schema=schema):
+                first, report = self.export(quantized, f"{name}.{schema}", "--schema", schema)
+                imported, result = self.take(f"{name}-{schema}-taken", first)
+                total = report["activations"] + report["params"]
+                self.assertEqual(result["encodings"], {"in": total, "used": total})  # case Q12
+                again, _ = self.export(imported, f"{name}.{schema}.again", "--schema", schema)
+                self.assertEqual(first.read_text(), again.read_text())
+
+    def test_weights_rounded_to_nearest_come_back_code_for_code(self):
+        rounded = self.quantize("rounded", "--method", "rtn", "--weights", "lpbq", "--block", "16")
+        file, _ = self.export(rounded, "rounded.encodings")
+        imported, _ = self.take("rounded-taken", file)
+        self.assertEqual((rounded / "weights.safetensors").read_bytes(), (imported / "weights.safetensors").read_bytes())
+        report = json.loads(run("diagnose", imported, "--json", "--quiet").stdout)
+        self.assertEqual(report["logits"], json.loads(run("diagnose", rounded, "--json", "--quiet").stdout)["logits"])
+
+    def test_an_encoding_is_taken_as_it_stands(self):
+        file, _ = self.export(self.int8, "exact.encodings")
+        value = json.loads(file.read_text())
+        changed = entry(value["activation_encodings"], ACTIVATION)
+        changed["scale"], changed["offset"] = [0.0001234], [-30001]
+        imported, _ = self.take("exact", self.write("exact-changed.encodings", value))
+        again, _ = self.export(imported, "exact.again")
+        got = entry(json.loads(again.read_text())["activation_encodings"], ACTIVATION)
+        self.assertAlmostEqual(got["scale"][0], 0.0001234, delta=1e-11)
+        self.assertEqual(got["offset"], [-30001])
+
+    def test_q12_a_renamed_tensor_is_refused_with_the_near_name(self):
+        file, _ = self.export(self.int8, "renamed.encodings")
+        value = json.loads(file.read_text())
+        entry(value["activation_encodings"], ACTIVATION)["name"] = "layers.1.mlp.gatedd"
+        _, error = self.take("renamed", self.write("renamed-changed.encodings", value), code=2)
+        self.assertIn("layers.1.mlp.gatedd", error)
+        self.assertIn(ACTIVATION, error)
+        self.assertFalse((self.folder / "renamed").exists())
+
+    def test_what_the_graph_cannot_have_is_refused(self):
+        file, _ = self.export(self.int8, "refused.encodings")
+
+        def changed(group, name, **fields):
+            value = json.loads(file.read_text())
+            entry(value[group], name).update(fields)
+            return self.write(f"refused-{name}.encodings", value)
+
+        scales = entry(json.loads(file.read_text())["param_encodings"], WEIGHT)["scale"]
+        caches = json.loads(file.read_text())
+        shared = entry(caches["activation_encodings"], "past_key_0_out")["scale"]
+        for encoding in caches["activation_encodings"]:
+            if encoding["scale"] == shared:
+                encoding.update(is_sym=False, offset=[-100])
+        for words, path in [
+                ("expected 8 or 16 bits", changed("activation_encodings", ACTIVATION, bw=4, offset=[-3])),
+                ("symmetric codes", self.write("refused-cache.encodings", caches)),
+                (WEIGHT + ": expected an encoding that holds this weight",
+                 changed("param_encodings", WEIGHT, scale=[scale / 20 for scale in scales])),
+                ("PER_TENSOR of 16 bits", changed("param_encodings", "norm.weight", bw=8, offset=[-100]))]:
+            with self.subTest(words=words):
+                _, error = self.take("refused", path, code=2)
+                self.assertIn(words, error)
+        _, error = self.take("refused", file, "--weights", "int4", code=2)
+        self.assertIn("--weights: the encodings file decides that", error)
+        _, error = self.take("refused", file, "--config", self.write("folds.json", {"fold_channels": True}), code=2)
+        self.assertIn("channel folds", error)
 
 
 if __name__ == "__main__":

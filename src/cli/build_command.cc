@@ -1,12 +1,14 @@
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <string>
+#include <utility>
 
 #include "cli/commands.h"
 #include "cli/console.h"
 #include "cli/merge_flags.h"
 #include "cli/quant_flags.h"
 #include "compile/build.h"
+#include "quant/quantized_model.h"
 
 namespace hexport::cli {
 namespace {
@@ -53,7 +55,22 @@ int FailedMerge(const compile::MergeModelResult& merge, bool json) {
   return kExitCheckFailed;
 }
 
+// A quantized model is built as it is.
+Status CheckModelAlone(const BuildArguments& arguments) {
+  if (!quant::IsQuantizedModel(arguments.model)) return OkStatus();
+  for (const auto& [flag, given] : {std::pair{"--config", !arguments.quant.config.empty()},
+                                    std::pair{"--calibration", !arguments.calibration.empty()},
+                                    std::pair{"--no-rotation", arguments.no_rotation}}) {
+    if (given)
+      return InvalidArgument(std::string(flag) +
+                             ": the quantized model decides that; leave one out");
+  }
+  return RefuseQuantFlags(arguments.quant, "the quantized model");
+}
+
 int RunBuild(BuildArguments& arguments) {
+  if (const Status alone = CheckModelAlone(arguments); !alone.ok())
+    return Fail(alone, arguments.json);
   const Result<quant::QuantConfig> config = ConfigFrom(arguments.quant);
   if (!config.ok()) return Fail(config.status(), arguments.json);
   compile::BuildOptions& options = arguments.options;
@@ -97,7 +114,10 @@ void AddBuildCommand(CLI::App& app, int& exit_code) {
   CLI::App* command =
       app.add_subcommand("build", "Checkpoint in, bundle out: calibrate, quantize, compile");
   compile::BuildOptions& options = arguments->options;
-  command->add_option("--model,-m", arguments->model, "GGUF file or Hugging Face folder")
+  command
+      ->add_option(
+          "--model,-m", arguments->model,
+          "GGUF file, Hugging Face folder, or what hexport quantize or diagnose --fix wrote")
       ->required();
   command->add_option("--out,-o", arguments->out, "The bundle (a folder) to write")->required();
   command->add_option("--soc", options.soc, "Snapdragon to compile for, e.g. sm8650")

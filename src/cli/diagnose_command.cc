@@ -90,7 +90,9 @@ void AddDiagnoseCommand(CLI::App& app, int& exit_code) {
   CLI::App* command = app.add_subcommand(
       "diagnose", "Find the tensors where a quantized model loses its accuracy, and repair them");
   diagnose::DiagnoseOptions& options = arguments->options;
-  command->add_option("target", arguments->target, "A bundle, or a folder that `hexport quantize` wrote")
+  command
+      ->add_option("target", arguments->target,
+                   "A bundle, or a folder that `hexport quantize` wrote")
       ->required();
   command->add_option("--calibration,-c", arguments->calibration,
                       "Texts to measure with (default: the samples it was calibrated with)");

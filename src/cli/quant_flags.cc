@@ -1,5 +1,7 @@
 #include "cli/quant_flags.h"
 
+#include <utility>
+
 #include "base/file.h"
 
 namespace hexport::cli {
@@ -60,6 +62,19 @@ Result<quant::QuantConfig> ConfigFrom(const QuantFlags& flags) {
     *bits = given;
   }
   return config;
+}
+
+Status RefuseQuantFlags(const QuantFlags& flags, const std::string& decider) {
+  for (const auto& [flag, given] :
+       {std::pair{"--weights", !flags.weights.empty()},
+        std::pair{"--method", !flags.method.empty()}, std::pair{"--block", flags.block != 0},
+        std::pair{"--ranges", !flags.ranges.empty()},
+        std::pair{"--activation-bits", flags.activation_bits != 0},
+        std::pair{"--kv-bits", flags.kv_bits != 0}}) {
+    if (given)
+      return InvalidArgument(std::string(flag) + ": " + decider + " decides that; leave one out");
+  }
+  return OkStatus();
 }
 
 }  // namespace hexport::cli

@@ -20,4 +20,7 @@ void AddQuantFlags(CLI::App& command, QuantFlags& flags);
 // kInvalidArgument naming the flag.
 Result<quant::QuantConfig> ConfigFrom(const QuantFlags& flags);
 
+// kInvalidArgument naming a flag beside --config that was given, where `decider` decides it all.
+Status RefuseQuantFlags(const QuantFlags& flags, const std::string& decider);
+
 }  // namespace hexport::cli

@@ -13,7 +13,7 @@ namespace {
 
 struct QuantizeArguments {
   compile::QuantizeOptions options;
-  std::string model, out, calibration;
+  std::string model, out, calibration, encodings;
   QuantFlags quant;
   bool json = false, quiet = false, no_rotation = false;
 };
@@ -27,14 +27,25 @@ void PrintSummary(const std::string& out, const compile::QuantizeResult& result)
   std::printf("Next: hexport eval %s --text FILE --engine qdq\n", out.c_str());
 }
 
+// An encodings file says it all; only --config may add what it cannot (float16 norms).
+Status CheckEncodingsAlone(const QuantizeArguments& arguments) {
+  if (arguments.encodings.empty()) return OkStatus();
+  if (arguments.options.auto_bits != 0.0)
+    return InvalidArgument("--auto: the encodings file decides that; leave one out");
+  return RefuseQuantFlags(arguments.quant, "the encodings file");
+}
+
 int RunQuantize(QuantizeArguments& arguments) {
   compile::QuantizeOptions& options = arguments.options;
+  const Status alone = CheckEncodingsAlone(arguments);
+  if (!alone.ok()) return Fail(alone, arguments.json);
   const Result<quant::QuantConfig> config = ConfigFrom(arguments.quant);
   if (!config.ok()) return Fail(config.status(), arguments.json);
   options.config = *config;
   options.model = arguments.model;
   options.out = arguments.out;
   options.calibration = arguments.calibration;
+  options.encodings = arguments.encodings;
   options.rotate_residual = !arguments.no_rotation;
   ConsoleProgress progress(arguments.quiet);
   const Result<compile::QuantizeResult> result = compile::QuantizeCheckpoint(options, progress);
@@ -53,7 +64,11 @@ int RunQuantize(QuantizeArguments& arguments) {
         {{"name", stage.name}, {"seconds", stage.seconds}, {"peak_rss_mb", stage.peak_rss_mb}});
     peak = std::max(peak, stage.peak_rss_mb);
   }
+  nlohmann::ordered_json encodings = nullptr;
+  if (!arguments.encodings.empty())
+    encodings = {{"in", result->encodings_in}, {"used", result->encodings_used}};
   PrintJson({{"out", arguments.out},
+             {"encodings", encodings},
              {"bits_per_weight", quant::BitsPerWeight(result->facts.losses)},
              {"seconds", result->report.seconds},
              {"peak_rss_mb", peak},
@@ -77,6 +92,9 @@ void AddQuantizeCommand(CLI::App& app, int& exit_code) {
       "--auto", options.auto_bits,
       "Average bits of the decoder's weights, scales included: what they allow over "
       "--weights goes to the linears that lose most, as int8");
+  command->add_option("--encodings", arguments->encodings,
+                      "AIMET encodings file that decides all encodings and formats: "
+                      "hexport encodings check says whether it fits");
   command->add_option(
       "--calibration", arguments->calibration,
       "Your data: .jsonl of {\"messages\": [...]} or {\"text\": ...}, or a text file of paragraphs "
@@ -97,6 +115,7 @@ void AddQuantizeCommand(CLI::App& app, int& exit_code) {
       "--samples 100 --out out/q4\n"
       "  hexport quantize --model ./my-qwen2 --weights lpbq --block 16 --auto 5.25 --calibration "
       "train.jsonl --out out/q5\n"
+      "  hexport quantize --model SmolLM2.gguf --encodings mine.encodings --out out/mine\n"
       "  hexport eval out/q4 --text heldout.txt --engine qdq");
   command->callback([arguments, &exit_code] { exit_code = RunQuantize(*arguments); });
 }

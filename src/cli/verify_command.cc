@@ -83,6 +83,10 @@ void AddVerifyCommand(CLI::App& app, int& exit_code) {
                       "The checkpoint it was built from, if it has moved");
   command->add_option("--samples", options.samples, "Only the first N calibration samples (0: all)")
       ->capture_default_str();
+  command
+      ->add_option("--tokens", options.max_tokens,
+                   "Of those samples, only the first N tokens together (0: all)")
+      ->capture_default_str();
   command->add_option("--genie", options.genie_prompt, "Also ask Qualcomm's Genie this question");
   command->add_option("--max-tokens", options.genie_max_tokens, "Length of Genie's answer")
       ->capture_default_str();

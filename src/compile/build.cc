@@ -18,6 +18,8 @@
 #include "decoder/decoder.h"
 #include "ort/session.h"
 #include "quant/calibrate.h"
+#include "quant/channel_folds.h"
+#include "quant/quantized_model.h"
 #include "quant/residual_rotation.h"
 #include "text/fingerprint.h"
 
@@ -118,6 +120,18 @@ Status CheckDisk(const Checkpoint& checkpoint, const fs::path& folder) {
                            " MiB; free some, or give --out on another disk");
 }
 
+// Over the files that a build takes from a quantized model.
+Result<std::string> HashQuantized(const fs::path& folder) {
+  std::string text;
+  std::error_code ignored;
+  for (const char* name : {"quant.json", "weights.safetensors", quant::kFoldsFile}) {
+    if (!fs::exists(folder / name, ignored)) continue;
+    HEXPORT_ASSIGN_OR_RETURN(const std::string hash, Sha256File(folder / name));
+    text += std::string(name) + " " + hash + "\n";
+  }
+  return Sha256Hex(text);
+}
+
 struct Keys {
   std::string folds, calibrate, quantize, graphs, compile, build;
 };
@@ -126,7 +140,7 @@ Keys MakeKeys(const BuildContext& context) {
   const BuildOptions& o = context.options;
   const bundle::Manifest& m = context.manifest;
   const std::string base = m.hexport_version + "|" + m.ort_version + "|" + m.source_sha256 +
-                           (o.rotate_residual ? "|rotated" : "");
+                           (o.rotate_residual ? "|rotated" : "") + context.quantized_sha256;
   const std::string samples = SamplesAsText(context.calibration.samples);
   Keys keys;
   const bool by_context =
@@ -165,12 +179,33 @@ Result<std::string> CheckTokenizer(const TextAssets& text, int64_t embedding_row
   return std::move(print.sha256);
 }
 
+// The quantized model's own samples, as long as the graphs take; and that its float model is still
+// the one it was made from.
+Status TakeCalibration(BuildContext& context) {
+  HEXPORT_ASSIGN_OR_RETURN(const quant::QuantizedFacts facts,
+                           quant::ReadQuantizedFacts(context.quantized));
+  HEXPORT_RETURN_IF_ERROR(CheckHash(*context.checkpoint, facts.source_sha256, facts.source_path,
+                                    context.quantized.string() + " was made from",
+                                    "quantize it again"));
+  context.calibration.source = facts.calibration_source;
+  context.calibration.samples = facts.calibration;
+  const auto longest =
+      static_cast<size_t>(context.options.context_length - context.options.prompt_ar);
+  for (quant::TokenIds& sample : context.calibration.samples)
+    sample.resize(std::min(sample.size(), longest));
+  return OkStatus();
+}
+
 // Opens and checks everything that can be refused before the first byte is written.
 Status Prepare(BuildContext& context) {
   const BuildOptions& options = context.options;
   HEXPORT_ASSIGN_OR_RETURN(context.soc, device::FindSoc(options.soc));
   HEXPORT_RETURN_IF_ERROR(CheckOptions(options, context.soc));
-  HEXPORT_ASSIGN_OR_RETURN(context.checkpoint, Checkpoint::Open(options.model));
+  Result<std::unique_ptr<Checkpoint>> opened = Checkpoint::Open(options.model);
+  if (!opened.ok() && !context.quantized.empty())
+    return opened.status().WithContext("the float model that " + context.quantized.string() +
+                                       " is made from");
+  HEXPORT_ASSIGN_OR_RETURN(context.checkpoint, std::move(opened));
   if (options.rotate_residual && quant::CanRotateResidual(context.checkpoint->config()))
     context.rotated = quant::RotateResidual(*context.checkpoint, quant::kResidualRotationSeed);
   HEXPORT_ASSIGN_OR_RETURN(const decoder::DecoderGraph graph,
@@ -191,10 +226,14 @@ Status Prepare(BuildContext& context) {
   }
   HEXPORT_ASSIGN_OR_RETURN(context.manifest.tokenizer_fingerprint,
                            CheckTokenizer(context.text, config.vocab_size));
-  HEXPORT_ASSIGN_OR_RETURN(
-      context.calibration,
-      LoadCalibration(options.calibration, context.text, options.calibration_samples,
-                      options.context_length - options.prompt_ar));
+  if (context.quantized.empty()) {
+    HEXPORT_ASSIGN_OR_RETURN(
+        context.calibration,
+        LoadCalibration(options.calibration, context.text, options.calibration_samples,
+                        options.context_length - options.prompt_ar));
+  } else {
+    HEXPORT_RETURN_IF_ERROR(TakeCalibration(context));
+  }
   bundle::Manifest& manifest = context.manifest;
   HEXPORT_ASSIGN_OR_RETURN(manifest.ort_version, ort::OrtVersion());
   HEXPORT_ASSIGN_OR_RETURN(manifest.qnn_version, ort::QnnVersion());
@@ -295,10 +334,15 @@ std::string HexportVersion() { return "0.1.0"; }
 
 namespace {
 
+// `quantized`: what `hexport quantize` made of options.model; or empty.
 Result<BuildResult> BuildFrom(const BuildOptions& options, const StageReport* merged,
-                              Progress& progress) {
+                              const fs::path& quantized, Progress& progress) {
   const auto start = std::chrono::steady_clock::now();
-  BuildContext context{options, progress, {}, {}, nullptr, nullptr, nullptr, {}, {}, {}, {}, false};
+  BuildContext context{options, progress};
+  context.quantized = quantized;
+  if (!quantized.empty()) {
+    HEXPORT_ASSIGN_OR_RETURN(context.quantized_sha256, HashQuantized(quantized));
+  }
   context.report.hexport_version = HexportVersion();
   if (merged != nullptr) context.report.stages.push_back(*merged);
   StageTimer timer("checkpoint");
@@ -368,16 +412,32 @@ Result<BuildResult> BuildWithAdapters(const BuildOptions& options, Progress& pro
   BuildOptions from_merged = options;
   from_merged.model = merge.out;
   from_merged.merge = {};
-  HEXPORT_ASSIGN_OR_RETURN(BuildResult result, BuildFrom(from_merged, &stage, progress));
+  HEXPORT_ASSIGN_OR_RETURN(BuildResult result, BuildFrom(from_merged, &stage, {}, progress));
   result.merge = std::move(merged);
   return result;
+}
+
+Result<BuildResult> BuildFromQuantized(const BuildOptions& options, Progress& progress) {
+  HEXPORT_ASSIGN_OR_RETURN(const quant::QuantizedFacts facts,
+                           quant::ReadQuantizedFacts(options.model));
+  if (!options.merge.adapters.empty()) {
+    return InvalidArgument("--adapter: expected a float model to merge into, got " +
+                           options.model.string() +
+                           ", which is quantized; quantize the merged model");
+  }
+  BuildOptions from_source = options;
+  from_source.model = facts.source_path;
+  from_source.config = facts.config;
+  from_source.rotate_residual = facts.rotation_seed != 0;
+  return BuildFrom(from_source, nullptr, options.model, progress);
 }
 
 }  // namespace
 
 Result<BuildResult> Build(const BuildOptions& options, Progress& progress) {
+  if (quant::IsQuantizedModel(options.model)) return BuildFromQuantized(options, progress);
   if (!options.merge.adapters.empty()) return BuildWithAdapters(options, progress);
-  return BuildFrom(options, nullptr, progress);
+  return BuildFrom(options, nullptr, {}, progress);
 }
 
 }  // namespace hexport::compile

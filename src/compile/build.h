@@ -16,7 +16,9 @@
 namespace hexport::compile {
 
 struct BuildOptions {
-  std::filesystem::path model;  // GGUF file or Hugging Face folder
+  // GGUF file, Hugging Face folder, or what `hexport quantize` wrote: then its codes, ranges,
+  // config, rotation and calibration samples are taken as they are, and those below are not used.
+  std::filesystem::path model;
   // Not empty (its `adapters`): the adapters are merged into `model` first, into `merge.out` or
   // "<out>-merged", which stays for `hexport verify`. base and samples are filled in by Build.
   MergeModelOptions merge;
@@ -45,7 +47,8 @@ struct BuildResult {
 // Stages: merge (with adapters only), checkpoint, calibrate, quantize, graphs, compile (one per
 // binary), bundle. Results of finished stages stay in
 // "<parent of out>/.<name>.hexport-work" until the bundle stands, so that an interrupted build goes
-// on where it was. The bundle appears under its name complete or not at all. Errors: those of each
+// on where it was. From a quantized model the stages channels, calibrate and quantize take what it
+// holds. The bundle appears under its name complete or not at all. Errors: those of each
 // part, with the stage before them; kFailedPrecondition when `out` holds something else.
 Result<BuildResult> Build(const BuildOptions& options, Progress& progress);
 

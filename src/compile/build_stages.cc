@@ -42,12 +42,15 @@ Status EmptyFolder(const fs::path& path) {
 
 Result<quant::RangeMap> LoadRanges(const fs::path& path) {
   HEXPORT_ASSIGN_OR_RETURN(std::string text, ReadTextFile(path));
-  const json value = json::parse(text, nullptr, false);
-  if (!value.is_object()) return DataLoss(path.string() + ": expected an object of ranges");
-  quant::RangeMap ranges;
-  for (const auto& [name, range] : value.items())
-    ranges[name] = {range[0].get<float>(), range[1].get<float>()};
-  return ranges;
+  return quant::ParseRanges(text, path.string());
+}
+
+// A file of the quantized model that is built from, to the working folder.
+Status TakeFile(const BuildContext& context, const char* name, StageReport& report) {
+  report.notes.push_back(std::string(name) + " of " + context.quantized.string());
+  std::error_code ignored;
+  fs::remove(context.work / name, ignored);
+  return LinkOrCopy(context.quantized / name, context.work / name);
 }
 
 std::vector<bundle::IoEncoding> DescribeIo(const std::vector<graph::ValueInfo>& values,
@@ -237,11 +240,14 @@ Status RunStage(BuildContext& context, const std::string& name, const std::strin
 }
 
 Status FoldStage(BuildContext& context, StageReport& report) {
+  std::error_code ignored;
+  if (!context.quantized.empty() && fs::exists(context.quantized / quant::kFoldsFile, ignored))
+    return TakeFile(context, quant::kFoldsFile, report);
   const quant::QuantConfig& config = context.options.config;
   HEXPORT_ASSIGN_OR_RETURN(const decoder::DecoderGraph graph,
                            decoder::BuildDecoder(context.weights(), {}));
   std::vector<quant::ChannelFold> folds;
-  if (quant::NeedsFolds(config, graph)) {
+  if (context.quantized.empty() && quant::NeedsFolds(config, graph)) {
     HEXPORT_ASSIGN_OR_RETURN(
         folds, quant::FindFolds(context.weights(), graph, config, context.calibration.samples,
                                 context.options.context_length, context.progress));
@@ -259,6 +265,12 @@ Status LoadFolds(BuildContext& context) {
 }
 
 Status CalibrateStage(BuildContext& context, StageReport& report) {
+  if (!context.quantized.empty()) {
+    HEXPORT_ASSIGN_OR_RETURN(const quant::QuantizedFacts facts,
+                             quant::ReadQuantizedFacts(context.quantized));
+    report.notes.push_back("ranges of " + context.quantized.string());
+    return WriteFileAtomically(context.work / "ranges.json", quant::RangesToJson(facts.ranges));
+  }
   HEXPORT_ASSIGN_OR_RETURN(
       quant::Calibration calibration,
       quant::Calibrate(
@@ -267,12 +279,11 @@ Status CalibrateStage(BuildContext& context, StageReport& report) {
   report.notes.push_back(std::to_string(calibration.samples) + " samples, " +
                          std::to_string(calibration.tokens) + " tokens from " +
                          context.calibration.source);
-  json ranges = json::object();
-  for (const auto& [name, range] : calibration.ranges) ranges[name] = {range.min, range.max};
-  return WriteFileAtomically(context.work / "ranges.json", ranges.dump());
+  return WriteFileAtomically(context.work / "ranges.json", quant::RangesToJson(calibration.ranges));
 }
 
 Status QuantizeStage(BuildContext& context, const std::string& key, StageReport& report) {
+  if (!context.quantized.empty()) return TakeFile(context, "weights.safetensors", report);
   HEXPORT_ASSIGN_OR_RETURN(decoder::DecoderGraph decoder,
                            decoder::BuildDecoder(context.weights(), {}));
   report.notes.push_back(

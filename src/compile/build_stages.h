@@ -23,16 +23,19 @@ namespace hexport::compile {
 struct BuildContext {
   const BuildOptions& options;
   Progress& progress;
-  device::Soc soc;
-  std::filesystem::path work;
-  std::unique_ptr<Checkpoint> checkpoint;  // as it stands on the disk
-  std::unique_ptr<Checkpoint>
-      rotated;  // a view of it with the residual stream rotated; null when not asked for
-  std::unique_ptr<Checkpoint> folded;  // a view of that with channel folds; null likewise
-  TextAssets text;
-  CalibrationData calibration;
-  bundle::Manifest manifest;
-  BuildReport report;
+  device::Soc soc = {};
+  std::filesystem::path work = {};
+  std::unique_ptr<Checkpoint> checkpoint = nullptr;  // as it stands on the disk
+  std::unique_ptr<Checkpoint> rotated =
+      nullptr;  // a view of it with the residual stream rotated; null when not asked for
+  std::unique_ptr<Checkpoint> folded = nullptr;  // a view of that with channel folds; null likewise
+  // What `hexport quantize` wrote, when it is built from that; else empty.
+  std::filesystem::path quantized = {};
+  std::string quantized_sha256 = {};  // over its files
+  TextAssets text = {};
+  CalibrationData calibration = {};
+  bundle::Manifest manifest = {};
+  BuildReport report = {};
   bool any_finished = false;
 
   // The weights that are calibrated and quantized.

@@ -15,7 +15,9 @@
 #include "decoder/decoder.h"
 #include "ort/session.h"
 #include "quant/bit_budget.h"
+#include "quant/encodings_import.h"
 #include "quant/find_folds.h"
+#include "quant/qdq.h"
 #include "quant/residual_rotation.h"
 
 namespace hexport::compile {
@@ -131,9 +133,45 @@ Status RangesStage(const Checkpoint& weights, QuantizeResult& result, Progress& 
   return OkStatus();
 }
 
+// Codes, ranges and config as an encodings file says.
+Status EncodingsStage(const QuantizeOptions& options, const Checkpoint& weights,
+                      const fs::path& folder, QuantizeResult& result, Progress& progress) {
+  StageTimer timer("encodings");
+  const std::string where = options.encodings.string();
+  HEXPORT_ASSIGN_OR_RETURN(const std::string text, ReadTextFile(options.encodings));
+  HEXPORT_ASSIGN_OR_RETURN(const quant::EncodingsFile file, quant::ParseEncodingsFile(text, where));
+  result.warnings.insert(result.warnings.end(), file.warnings.begin(), file.warnings.end());
+  HEXPORT_ASSIGN_OR_RETURN(const decoder::DecoderGraph graph, decoder::BuildDecoder(weights, {}));
+  HEXPORT_RETURN_IF_ERROR(quant::CheckConfig(options.config, graph));
+  if (quant::NeedsFolds(options.config, graph)) {
+    return InvalidArgument(
+        "--encodings: expected a config without channel folds (fold_channels, "
+        "awq, smoothquant): they change the weights that the encodings are of");
+  }
+  Result<quant::ImportedEncodings> imported = quant::ImportEncodings(file, graph, options.config);
+  if (!imported.ok()) return imported.status().WithContext(where);
+  HEXPORT_RETURN_IF_ERROR(
+      quant::WriteOnGrids(weights, graph, file, folder / "weights.safetensors", progress)
+          .WithContext(where));
+  result.facts.config = std::move(imported->config);
+  result.facts.ranges = std::move(imported->ranges);
+  result.encodings_in = static_cast<int64_t>(file.activations.size() + file.params.size());
+  result.encodings_used = imported->used;
+  HEXPORT_ASSIGN_OR_RETURN(const std::unique_ptr<quant::WeightStore> store,
+                           quant::WeightStore::Open(folder / "weights.safetensors"));
+  HEXPORT_ASSIGN_OR_RETURN(result.facts.losses,
+                           quant::StoredLinears(*store, graph, result.facts.config));
+  // What the NPU's graph refuses shows here and not in a later build.
+  HEXPORT_RETURN_IF_ERROR(
+      quant::BuildQdq(graph, result.facts.ranges, *store, {result.facts.config}).status());
+  result.report.stages.push_back(timer.Finish());
+  return OkStatus();
+}
+
 Status RunStages(const QuantizeOptions& options, const Checkpoint& base, const fs::path& work,
                  const fs::path& folder, const std::string& key, QuantizeResult& result,
                  Progress& progress) {
+  if (!options.encodings.empty()) return EncodingsStage(options, base, folder, result, progress);
   HEXPORT_ASSIGN_OR_RETURN(const std::unique_ptr<Checkpoint> folded,
                            FoldStage(options, base, work, folder, key, result, progress));
   const Checkpoint& weights = folded != nullptr ? *folded : base;

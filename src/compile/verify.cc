@@ -2,6 +2,7 @@
 
 #include <unistd.h>
 
+#include <algorithm>
 #include <cmath>
 #include <cstring>
 #include <nlohmann/json.hpp>
@@ -66,6 +67,17 @@ Thresholds DefaultThresholds(const std::string& weights) {
   return {0, .99, 0};
 }
 
+// The last sample that is kept may be cut.
+void CutSamples(int64_t max_tokens, std::vector<quant::TokenIds>& samples) {
+  if (max_tokens <= 0) return;
+  auto room = static_cast<size_t>(max_tokens);
+  for (quant::TokenIds& sample : samples) {
+    sample.resize(std::min(sample.size(), room));
+    room -= sample.size();
+  }
+  std::erase_if(samples, [](const quant::TokenIds& sample) { return sample.empty(); });
+}
+
 Result<std::vector<quant::TokenIds>> LoadSamples(const VerifyOptions& options,
                                                  const bundle::Manifest& manifest) {
   const fs::path path = options.bundle / manifest.calibration;
@@ -75,6 +87,7 @@ Result<std::vector<quant::TokenIds>> LoadSamples(const VerifyOptions& options,
     if (options.samples > 0 && static_cast<size_t>(options.samples) < samples.size()) {
       samples.resize(static_cast<size_t>(options.samples));
     }
+    CutSamples(options.max_tokens, samples);
     return samples;
   } catch (const json::exception& e) {
     return DataLoss(path.string() + ": " + e.what());
@@ -189,6 +202,10 @@ Status CheckTokenizer(const VerifyOptions& options, const bundle::Manifest& mani
 Result<VerifyResult> Verify(const VerifyOptions& options, Progress& progress) {
   if (options.samples < 0) {
     return InvalidArgument("--samples: expected 0 or more, got " + std::to_string(options.samples));
+  }
+  if (options.max_tokens < 0) {
+    return InvalidArgument("--tokens: expected 0 or more, got " +
+                           std::to_string(options.max_tokens));
   }
   progress.Update("hashes", 0, 0);
   HEXPORT_ASSIGN_OR_RETURN(bundle::Manifest manifest,

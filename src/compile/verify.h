@@ -16,8 +16,11 @@ namespace hexport::compile {
 struct VerifyOptions {
   std::filesystem::path bundle;
   std::filesystem::path
-      model;                 // the float reference; empty: the checkpoint the bundle was built from
-  int64_t samples = 0;       // first N calibration samples; 0: all
+      model;            // the float reference; empty: the checkpoint the bundle was built from
+  int64_t samples = 0;  // first N calibration samples; 0: all
+  // The samples end where they have this many tokens together: the emulator takes seconds a token
+  // of a large model. 0: no end.
+  int64_t max_tokens = 512;
   bool emulator = true;      // false: float, CPU and QDQ only
   std::string genie_prompt;  // empty: Genie is not asked
   int64_t genie_max_tokens = 16;

@@ -26,14 +26,6 @@ std::string Number(double value) {
 
 std::string Interval(double low, double high) { return Number(low) + " to " + Number(high); }
 
-struct Ends {
-  double low = 0.0, high = 0.0;
-};
-Ends EndsOf(const quant::Encoding& encoding) {
-  const double scale = encoding.scale;
-  return {-encoding.zero_point * scale, ((1 << encoding.bits) - 1 - encoding.zero_point) * scale};
-}
-
 double Largest(const TensorReport& report) {
   return std::max(std::abs(static_cast<double>(report.seen.min)),
                   std::abs(static_cast<double>(report.seen.max)));
@@ -55,10 +47,11 @@ Cause CauseOf(const TensorReport& report, bool narrow_inputs) {
     return report.op_type == "MatMul" && narrow_inputs ? Cause::kNarrowLinear : Cause::kOperator;
   }
   if (report.clipped > 0.5) return Cause::kSaturation;
-  const Ends ends = EndsOf(*report.encoding);
+  const quant::Range ends = quant::EndsOf(*report.encoding);
   const double seen = static_cast<double>(std::max(report.seen.max, 0.0f)) -
                       static_cast<double>(std::min(report.seen.min, 0.0f));
-  if (ends.high - ends.low > kWide * seen) return Cause::kWideRange;
+  if (static_cast<double>(ends.max) - static_cast<double>(ends.min) > kWide * seen)
+    return Cause::kWideRange;
   if (report.median_peak > 0.0 && report.peak > kOutlier * report.median_peak)
     return Cause::kOutlierChannel;
   return Cause::kFewBits;
@@ -91,9 +84,9 @@ std::string ReasonOf(Cause cause, const TensorReport& report) {
   const std::string seen = Interval(report.seen.min, report.seen.max);
   std::string held;
   if (report.encoding.has_value()) {
-    const Ends ends = EndsOf(*report.encoding);
+    const quant::Range ends = quant::EndsOf(*report.encoding);
     held =
-        std::to_string(report.encoding->bits) + " bit codes hold " + Interval(ends.low, ends.high);
+        std::to_string(report.encoding->bits) + " bit codes hold " + Interval(ends.min, ends.max);
   }
   switch (cause) {
     case Cause::kFloat16Overflow:
@@ -261,24 +254,6 @@ class Judge {
 }  // namespace
 
 std::string_view KindName(Kind kind) { return kind == Kind::kOwn ? "own" : "inherited"; }
-
-std::string_view RemedyName(Remedy remedy) {
-  switch (remedy) {
-    case Remedy::kNone:
-      return "none";
-    case Remedy::kIntegers:
-      return "integers";
-    case Remedy::kCalibrate:
-      return "calibrate";
-    case Remedy::kSixteenBits:
-      return "16 bits";
-    case Remedy::kRound:
-      return "round";
-    case Remedy::kInt8Weight:
-      return "int8";
-  }
-  return "";
-}
 
 std::vector<Finding> FindGuilty(const Measurement& measurement, double threshold) {
   return Judge(measurement, threshold).Run();

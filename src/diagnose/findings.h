@@ -37,7 +37,6 @@ enum class Remedy {
   kRound,        // the weight rounded to nearest anew, in its format
   kInt8Weight,   // the weight as int8
 };
-std::string_view RemedyName(Remedy remedy);  // "calibrate", ...
 
 struct Finding {
   std::string tensor;

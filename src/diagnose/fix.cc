@@ -115,7 +115,8 @@ class Patient {
       const auto fresh = ranges_.find(name);
       if (fresh == ranges_.end()) continue;
       quant::Range& range = facts_.ranges[name];
-      changed |= range.min != fresh->second.min || range.max != fresh->second.max;
+      changed |= range.min != fresh->second.min || range.max != fresh->second.max ||
+                 range.exact.has_value();
       range = fresh->second;
     }
     return changed;

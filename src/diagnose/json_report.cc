@@ -46,13 +46,10 @@ ordered_json ToJson(const TensorReport& report, int64_t layers) {
   out["max"] = report.seen.max;
   if (report.float16) out["float16"] = true;
   if (report.encoding.has_value()) {
-    const quant::Encoding& encoding = *report.encoding;
-    const auto end = [&encoding](int64_t code) {
-      return static_cast<double>(code - encoding.zero_point) * static_cast<double>(encoding.scale);
-    };
-    out["bits"] = encoding.bits;
-    out["encoding_min"] = end(0);
-    out["encoding_max"] = end((int64_t{1} << encoding.bits) - 1);
+    const quant::Range ends = quant::EndsOf(*report.encoding);
+    out["bits"] = report.encoding->bits;
+    out["encoding_min"] = ends.min;
+    out["encoding_max"] = ends.max;
   }
   if (report.peak_channel >= 0) {
     out["peak_channel"] = report.peak_channel;

@@ -111,10 +111,8 @@ Result<Encoding> ActivationEncodings::Shared(const std::string& activation) {
 Result<Encoding> ActivationEncodings::Narrow(const std::string& activation) {
   HEXPORT_ASSIGN_OR_RETURN(const Encoding wide, Shared(activation));
   if (wide.bits == 8) return wide;
-  const float top = 65535.0f;
-  return MakeEncoding({static_cast<float>(-wide.zero_point) * wide.scale,
-                       (top - static_cast<float>(wide.zero_point)) * wide.scale},
-                      8, /*symmetric=*/false);
+  if (const auto exact = GroupExact(groups_.Root(activation), 8); exact.has_value()) return *exact;
+  return MakeEncoding(EndsOf(wide), 8, /*symmetric=*/false);
 }
 
 Result<Range> ActivationEncodings::GroupRange(const std::string& root) const {
@@ -135,14 +133,28 @@ Result<Range> ActivationEncodings::GroupRange(const std::string& root) const {
 Result<Encoding> ActivationEncodings::GroupEncoding(const std::string& root) const {
   const ActivationGroups::Group& group = groups_.group(root);
   if (group.embedding) return store_.EmbeddingEncoding(decoder_.embedding);
-  if (group.probability) return MakeEncoding({0.0f, 1.0f}, 16, /*symmetric=*/false);
   // The first layer alone: the whole graph looks its input up in the table.
   if (root == "hidden_in" && FullName(root) == kFirstResidual) {
     if (Result<Encoding> table = store_.EmbeddingEncoding(kEmbedding); table.ok()) return table;
   }
+  const int bits = group.cache ? PlanActivations(config_, group.members).bits : 16;
+  if (const auto exact = GroupExact(root, bits); exact.has_value()) return *exact;
+  if (group.probability) return MakeEncoding({0.0f, 1.0f}, 16, /*symmetric=*/false);
   HEXPORT_ASSIGN_OR_RETURN(const Range range, GroupRange(root));
-  if (!group.cache) return MakeEncoding(range, 16, /*symmetric=*/false);
-  return MakeEncoding(range, PlanActivations(config_, group.members).bits, /*symmetric=*/true);
+  return MakeEncoding(range, bits, /*symmetric=*/group.cache);
+}
+
+std::optional<Encoding> ActivationEncodings::Exact(const std::string& name) const {
+  const auto found = ranges_.find(FullName(name));
+  return found != ranges_.end() ? found->second.exact : std::nullopt;
+}
+
+std::optional<Encoding> ActivationEncodings::GroupExact(const std::string& root, int bits) const {
+  for (const std::string& member : groups_.group(root).members) {
+    const std::optional<Encoding> exact = Exact(member);
+    if (exact.has_value() && exact->bits == bits) return exact;
+  }
+  return std::nullopt;
 }
 
 }  // namespace hexport::quant

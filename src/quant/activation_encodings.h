@@ -2,6 +2,7 @@
 #pragma once
 
 #include <map>
+#include <optional>
 #include <set>
 #include <string>
 #include <vector>
@@ -24,11 +25,14 @@ class ActivationEncodings {
 
   // kInvalidArgument naming what a rule asks for and the NPU's compiler refuses.
   Status Check() const;
-  // The encoding that all activations of one group share. kInvalidArgument naming an activation
+  // The encoding that all activations of one group share: a given one (Range::exact) or one over
+  // their ranges. kInvalidArgument naming an activation
   // without a range.
   Result<Encoding> Shared(const std::string& activation);
-  // 8 bits over the same range.
+  // 8 bits: given, or over the same range.
   Result<Encoding> Narrow(const std::string& activation);
+  // The given encoding of `name`, an activation or a constant (a norm's weight, a bias).
+  std::optional<Encoding> Exact(const std::string& name) const;
   // Whether its readers get 8 bits.
   bool IsNarrow(const std::string& activation) const { return narrow_.contains(activation); }
   // Whether the node is a linear that multiplies 8 bit inputs: its output is then 8 bit too, since
@@ -44,6 +48,8 @@ class ActivationEncodings {
   ActivationPlan PlanOf(const std::string& activation) const;
   Result<Encoding> GroupEncoding(const std::string& root) const;
   Result<Range> GroupRange(const std::string& root) const;
+  // Of a member that has it, in `bits`.
+  std::optional<Encoding> GroupExact(const std::string& root, int bits) const;
   bool IsLinear(const graph::Node& node) const;
   bool IsFloatValue(const std::string& name) const { return known_.contains(name); }
 

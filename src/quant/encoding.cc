@@ -7,6 +7,12 @@ namespace hexport::quant {
 
 bool IsAbsurd(double largest, double median) { return median > 0.0 && largest > 1e6 * median; }
 
+Range EndsOf(const Encoding& encoding) {
+  const auto last = static_cast<float>((1 << encoding.bits) - 1);
+  const auto zero_point = static_cast<float>(encoding.zero_point);
+  return {-zero_point * encoding.scale, (last - zero_point) * encoding.scale};
+}
+
 Encoding MakeEncoding(Range range, int bits, bool symmetric) {
   constexpr double kNarrow = 1e-8, kWidened = 1e-4;
   const double low = std::min(static_cast<double>(range.min), 0.0);

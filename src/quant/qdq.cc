@@ -24,7 +24,9 @@ Status CheckRanges(const decoder::DecoderGraph& graph, const RangeMap& ranges) {
   for (const auto& [name, range] : ranges) {
     const bool step_input =
         name.ends_with("attention_mask") || name.find("position_ids_") != std::string::npos;
-    if (step_input || names.contains(name)) continue;
+    // Given encodings of constants stand among the ranges.
+    const bool constant = graph.graph.FindInitializer(name) != nullptr;
+    if (step_input || constant || names.contains(name)) continue;
     if (unused++ == 0) without_activation = name;
   }
   if (missing + unused == 0) return OkStatus();

@@ -297,7 +297,8 @@ Status QdqBuilder::AddConstant(const Initializer& initializer) {
     range.min = std::min(range.min, value);
     range.max = std::max(range.max, value);
   }
-  const Encoding encoding = MakeEncoding(range, 16, /*symmetric=*/false);
+  const std::optional<Encoding> exact = encodings_.Exact(initializer.name);
+  const Encoding encoding = exact.value_or(MakeEncoding(range, 16, /*symmetric=*/false));
   out_.constants[initializer.name] = encoding;
   std::vector<uint16_t> codes(values.size());
   QuantizeValues(values, encoding, codes);

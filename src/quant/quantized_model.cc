@@ -46,6 +46,43 @@ Result<std::vector<LinearLoss>> LossesFromJson(const json& entries) {
   return out;
 }
 
+json ToJson(const RangeMap& ranges) {
+  json out = json::object();
+  for (const auto& [name, range] : ranges) {
+    json& entry = out[name] = {range.min, range.max};
+    if (!range.exact.has_value()) continue;
+    entry.push_back(range.exact->scale);
+    entry.push_back(range.exact->zero_point);
+    entry.push_back(range.exact->bits);
+  }
+  return out;
+}
+
+// A given encoding is used as it stands, so it must be one.
+Status CheckEncoding(const std::string& name, const Encoding& encoding) {
+  const bool bits = encoding.bits == 8 || encoding.bits == 16;
+  if (bits && encoding.scale > 0.0f && encoding.zero_point >= 0 &&
+      encoding.zero_point < 1 << encoding.bits)
+    return OkStatus();
+  return DataLoss("ranges: " + name +
+                  ": expected 8 or 16 bits, a positive scale and a zero point among the codes");
+}
+
+Result<RangeMap> RangesFromJson(const json& ranges) {
+  RangeMap out;
+  for (const auto& [name, entry] : ranges.items()) {
+    if (entry.size() != 2 && entry.size() != 5) {
+      return DataLoss("ranges: " + name + ": expected 2 or 5 numbers, got " +
+                      std::to_string(entry.size()));
+    }
+    Range& range = out[name] = {entry.at(0).get<float>(), entry.at(1).get<float>()};
+    if (entry.size() == 2) continue;
+    range.exact = {entry.at(2).get<float>(), entry.at(3).get<int32_t>(), entry.at(4).get<int>()};
+    HEXPORT_RETURN_IF_ERROR(CheckEncoding(name, *range.exact));
+  }
+  return out;
+}
+
 Result<QuantizedFacts> FactsFromJson(const json& value) {
   QuantizedFacts facts;
   facts.hexport_version = value.at("hexport_version").get<std::string>();
@@ -55,8 +92,7 @@ Result<QuantizedFacts> FactsFromJson(const json& value) {
   facts.folded = value.value("folded", false);
   facts.context_length = value.value("context_length", int64_t{0});
   HEXPORT_ASSIGN_OR_RETURN(facts.config, ParseQuantConfig(value.at("config").dump(), "config"));
-  for (const auto& [name, range] : value.at("ranges").items())
-    facts.ranges[name] = {range.at(0).get<float>(), range.at(1).get<float>()};
+  HEXPORT_ASSIGN_OR_RETURN(facts.ranges, RangesFromJson(value.at("ranges")));
   HEXPORT_ASSIGN_OR_RETURN(facts.losses, LossesFromJson(value.at("linears")));
   facts.calibration_source = value.at("calibration").at("source").get<std::string>();
   facts.calibration = value.at("calibration").at("samples").get<std::vector<TokenIds>>();
@@ -74,11 +110,25 @@ double BitsPerWeight(const std::vector<LinearLoss>& losses) {
   return static_cast<double>(bits) / static_cast<double>(std::max<int64_t>(elements, 1));
 }
 
+std::string RangesToJson(const RangeMap& ranges) { return ToJson(ranges).dump(); }
+
+Result<RangeMap> ParseRanges(std::string_view text, const std::string& where) {
+  const json value = json::parse(text, nullptr, false);
+  if (!value.is_object()) return DataLoss(where + ": expected an object of ranges");
+  try {
+    Result<RangeMap> ranges = RangesFromJson(value);
+    if (!ranges.ok()) return ranges.status().WithContext(where);
+    return ranges;
+  } catch (const json::exception& error) {
+    return DataLoss(where + ": " + error.what());
+  }
+}
+
 std::string QuantizedFactsToJson(const QuantizedFacts& facts) {
-  json ranges = json::object();
-  for (const auto& [name, range] : facts.ranges) ranges[name] = {range.min, range.max};
+  const bool exact = std::any_of(facts.ranges.begin(), facts.ranges.end(),
+                                 [](const auto& entry) { return entry.second.exact.has_value(); });
   const json value = {
-      {"schema", kQuantSchemaVersion},
+      {"schema", exact ? kQuantSchemaVersion : 1},
       {"hexport_version", facts.hexport_version},
       {"source", {{"path", facts.source_path}, {"sha256", facts.source_sha256}}},
       {"rotation_seed", facts.rotation_seed},
@@ -87,7 +137,7 @@ std::string QuantizedFactsToJson(const QuantizedFacts& facts) {
       {"config", json::parse(QuantConfigToJson(facts.config), nullptr, false)},
       {"bits_per_weight", BitsPerWeight(facts.losses)},
       {"linears", LossesToJson(facts.losses)},
-      {"ranges", std::move(ranges)},
+      {"ranges", ToJson(facts.ranges)},
       {"calibration", {{"source", facts.calibration_source}, {"samples", facts.calibration}}}};
   return value.dump();
 }
@@ -98,8 +148,9 @@ Result<QuantizedFacts> ParseQuantizedFacts(std::string_view text, const std::str
   const auto schema = value.find("schema");
   if (schema == value.end() || !schema->is_number_integer())
     return DataLoss(where + ": schema: expected a whole number");
-  if (schema->get<int64_t>() != kQuantSchemaVersion) {
-    return Unimplemented(where + ": schema: expected " + std::to_string(kQuantSchemaVersion) +
+  const auto version = schema->get<int64_t>();
+  if (version < 1 || version > kQuantSchemaVersion) {
+    return Unimplemented(where + ": schema: expected 1 to " + std::to_string(kQuantSchemaVersion) +
                          ", got " + schema->dump() + "; use the hexport that wrote it");
   }
   try {
@@ -111,12 +162,21 @@ Result<QuantizedFacts> ParseQuantizedFacts(std::string_view text, const std::str
   }
 }
 
-Result<std::unique_ptr<QuantizedModel>> QuantizedModel::Open(const std::filesystem::path& folder,
-                                                             const std::filesystem::path& source) {
+bool IsQuantizedModel(const std::filesystem::path& path) {
+  std::error_code ignored;
+  return std::filesystem::exists(path / "quant.json", ignored);
+}
+
+Result<QuantizedFacts> ReadQuantizedFacts(const std::filesystem::path& folder) {
   const std::filesystem::path path = folder / "quant.json";
   HEXPORT_ASSIGN_OR_RETURN(const std::string text, ReadTextFile(path));
+  return ParseQuantizedFacts(text, path.string());
+}
+
+Result<std::unique_ptr<QuantizedModel>> QuantizedModel::Open(const std::filesystem::path& folder,
+                                                             const std::filesystem::path& source) {
   std::unique_ptr<QuantizedModel> out(new QuantizedModel());
-  HEXPORT_ASSIGN_OR_RETURN(out->facts_, ParseQuantizedFacts(text, path.string()));
+  HEXPORT_ASSIGN_OR_RETURN(out->facts_, ReadQuantizedFacts(folder));
   const std::filesystem::path from = source.empty() ? out->facts_.source_path : source.string();
   Result<std::unique_ptr<Checkpoint>> checkpoint = Checkpoint::Open(from);
   if (!checkpoint.ok())

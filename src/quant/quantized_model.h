@@ -23,7 +23,9 @@
 
 namespace hexport::quant {
 
-inline constexpr int64_t kQuantSchemaVersion = 1;
+// 2: a range may be [min, max, scale, zero_point, bits], Range::exact. Files without such ranges
+// are written as version 1.
+inline constexpr int64_t kQuantSchemaVersion = 2;
 
 struct QuantizedFacts {
   std::string hexport_version;
@@ -42,10 +44,21 @@ struct QuantizedFacts {
 // embedding are not counted.
 double BitsPerWeight(const std::vector<LinearLoss>& losses);
 
+// Ranges as JSON: {"name": [min, max]} or, with exact encodings, [min, max, scale, zero_point,
+// bits].
+std::string RangesToJson(const RangeMap& ranges);
+// kDataLoss with `where` and the name.
+Result<RangeMap> ParseRanges(std::string_view text, const std::string& where);
+
 std::string QuantizedFactsToJson(const QuantizedFacts& facts);
 // kDataLoss (no JSON, a field that is missing or of another type), kUnimplemented (a newer schema),
 // with `where`.
 Result<QuantizedFacts> ParseQuantizedFacts(std::string_view text, const std::string& where);
+
+// Whether `path` is a folder of a quantized model: whether quant.json is in it.
+bool IsQuantizedModel(const std::filesystem::path& path);
+// Its quant.json. Errors: those of reading and ParseQuantizedFacts.
+Result<QuantizedFacts> ReadQuantizedFacts(const std::filesystem::path& folder);
 
 class QuantizedModel {
  public:

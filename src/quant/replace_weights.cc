@@ -17,8 +17,13 @@ Status ReplaceWeights(const Checkpoint& checkpoint, const decoder::DecoderGraph&
   const auto format_of = [&formats](const decoder::LinearWeight& linear) {
     return formats.at(linear.name);
   };
-  HEXPORT_ASSIGN_OR_RETURN(const std::unique_ptr<WeightStoreWriter> writer,
-                           WeightStoreWriter::Create(checkpoint, graph, format_of, path, progress));
+  std::optional<Encoding> embedding;
+  if (!graph.embedding.empty()) {
+    HEXPORT_ASSIGN_OR_RETURN(embedding, store.EmbeddingEncoding(graph.embedding));
+  }
+  HEXPORT_ASSIGN_OR_RETURN(
+      const std::unique_ptr<WeightStoreWriter> writer,
+      WeightStoreWriter::Create(checkpoint, graph, format_of, path, progress, embedding));
   for (const decoder::LinearWeight& linear : graph.linears) {
     if (replaced.contains(linear.name)) {
       HEXPORT_RETURN_IF_ERROR(writer->AppendRtn(linear));

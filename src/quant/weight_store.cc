@@ -61,7 +61,9 @@ Status VisitRows(const Checkpoint& checkpoint, const std::string& tensor, int64_
   return OkStatus();
 }
 
-Status WriteEmbedding(const Checkpoint& checkpoint, SafetensorsWriter& writer) {
+// `given`: of the table times embedding_scale, as it is stored; else over the table's range.
+Status WriteEmbedding(const Checkpoint& checkpoint, std::optional<Encoding> given,
+                      SafetensorsWriter& writer) {
   const ModelConfig& config = checkpoint.config();
   Range range;
   HEXPORT_RETURN_IF_ERROR(
@@ -78,7 +80,11 @@ Status WriteEmbedding(const Checkpoint& checkpoint, SafetensorsWriter& writer) {
                   }
                   return OkStatus();
                 }));
-  const Encoding encoding = MakeEncoding(range, 16, /*symmetric=*/false);
+  Encoding encoding = MakeEncoding(range, 16, /*symmetric=*/false);
+  if (given.has_value()) {
+    encoding = *given;
+    encoding.scale = static_cast<float>(static_cast<double>(given->scale) / config.embedding_scale);
+  }
   std::vector<uint16_t> codes(static_cast<size_t>(config.vocab_size * config.hidden_size));
   HEXPORT_RETURN_IF_ERROR(VisitRows(
       checkpoint, kEmbeddingTensor, config.vocab_size, config.hidden_size,
@@ -90,8 +96,10 @@ Status WriteEmbedding(const Checkpoint& checkpoint, SafetensorsWriter& writer) {
       }));
   HEXPORT_RETURN_IF_ERROR(AppendVector(writer, codes));
   // The table is stored as it is; what rows are multiplied by goes into their scale.
-  const auto scale =
-      static_cast<float>(static_cast<double>(encoding.scale) * config.embedding_scale);
+  const float scale =
+      given.has_value()
+          ? given->scale
+          : static_cast<float>(static_cast<double>(encoding.scale) * config.embedding_scale);
   HEXPORT_RETURN_IF_ERROR(AppendVector(writer, std::vector<float>{scale}));
   return AppendVector(writer, std::vector<int32_t>{encoding.zero_point});
 }
@@ -170,7 +178,7 @@ LinearOptions UniformOptions(const WeightOptions& options) {
 
 Result<std::unique_ptr<WeightStoreWriter>> WeightStoreWriter::Create(
     const Checkpoint& checkpoint, const decoder::DecoderGraph& graph, LinearOptions options_of,
-    const std::filesystem::path& path, Progress& progress) {
+    const std::filesystem::path& path, Progress& progress, std::optional<Encoding> embedding) {
   for (const decoder::LinearWeight& linear : graph.linears) {
     const WeightOptions wanted = options_of(linear);
     HEXPORT_RETURN_IF_ERROR(CheckBlockSize(linear, wanted));
@@ -187,7 +195,8 @@ Result<std::unique_ptr<WeightStoreWriter>> WeightStoreWriter::Create(
                                                  return out->OptionsOf(linear);
                                                }),
                                 {{"format", "hexport-weights-1"}}));
-  if (!graph.embedding.empty()) HEXPORT_RETURN_IF_ERROR(WriteEmbedding(checkpoint, *out->writer_));
+  if (!graph.embedding.empty())
+    HEXPORT_RETURN_IF_ERROR(WriteEmbedding(checkpoint, embedding, *out->writer_));
   return out;
 }
 

@@ -5,6 +5,7 @@
 #include <filesystem>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <utility>
 
 #include "base/progress.h"
@@ -21,14 +22,16 @@ LinearOptions UniformOptions(const WeightOptions& options);
 
 class WeightStoreWriter {
  public:
-  // Writes the embedding (when the graph has one), and notes linears that OptionsOf makes int8.
+  // Writes the embedding (when the graph has one) in `embedding`, or over its own range, and notes
+  // linears that OptionsOf makes int8.
   // The checkpoint must outlive the writer. Errors: kInvalidArgument (block size), kDataLoss
   // (NaN/Inf in the embedding), those of writing.
   static Result<std::unique_ptr<WeightStoreWriter>> Create(const Checkpoint& checkpoint,
                                                            const decoder::DecoderGraph& graph,
                                                            LinearOptions options_of,
                                                            const std::filesystem::path& path,
-                                                           Progress& progress);
+                                                           Progress& progress,
+                                                           std::optional<Encoding> embedding = {});
   // What a linear gets: what `options_of` says, but int8 where the block does not divide its
   // inputs.
   WeightOptions OptionsOf(const decoder::LinearWeight& linear) const;
