@@ -6,8 +6,8 @@
 #include <utility>
 #include <vector>
 
+#include "decoder/logit_metrics.h"
 #include "evaluate/logit_source.h"
-#include "evaluate/metrics.h"
 #include "evaluate/target.h"
 #include "evaluate/windows.h"
 #include "text/tokenizer.h"
@@ -85,15 +85,16 @@ class ReferenceLogits {
 
 // Runs `windows` and adds every predicted token to `metrics`. `reference` may be null.
 Status Measure(LogitSource& engine, const std::vector<TokenIds>& windows, size_t first_window,
-               const ReferenceLogits* reference, TextMetrics& metrics, Progress& progress) {
-  std::vector<std::vector<Position>> positions(windows.size());
+               const ReferenceLogits* reference, decoder::TextMetrics& metrics,
+               Progress& progress) {
+  std::vector<std::vector<decoder::Position>> positions(windows.size());
   for (size_t w = 0; w < windows.size(); ++w) {
     for (size_t row = 0; row + 1 < windows[w].size(); ++row)
       positions[w].emplace_back(windows[w][row + 1]);
   }
   const auto visit = [&](const LogitPiece& piece) {
     const auto columns = static_cast<size_t>(piece.columns);
-    std::vector<Position>& rows = positions[piece.window];
+    std::vector<decoder::Position>& rows = positions[piece.window];
     for (size_t row = 0; row < rows.size(); ++row) {
       std::span<const float> of_reference;
       if (reference != nullptr)
@@ -104,8 +105,8 @@ Status Measure(LogitSource& engine, const std::vector<TokenIds>& windows, size_t
     return OkStatus();
   };
   HEXPORT_RETURN_IF_ERROR(engine.Run(windows, visit, progress));
-  for (const std::vector<Position>& rows : positions) {
-    for (const Position& position : rows) metrics.Add(position, reference != nullptr);
+  for (const std::vector<decoder::Position>& rows : positions) {
+    for (const decoder::Position& position : rows) metrics.Add(position, reference != nullptr);
   }
   return OkStatus();
 }
@@ -123,7 +124,7 @@ size_t BatchEnd(const std::vector<TokenIds>& windows, size_t first, int64_t voca
 
 Result<TextResult> EvaluateText(Target& target, const std::vector<TokenIds>& windows,
                                 Progress& outer) {
-  TextMetrics metrics;
+  decoder::TextMetrics metrics;
   const int64_t tokens = CountTokens(windows);
   TextResult result;
   if (target.reference == nullptr) {
@@ -160,18 +161,18 @@ Result<TextResult> EvaluateText(Target& target, const std::vector<TokenIds>& win
 Status Likelihoods(LogitSource& source, const std::vector<Candidate>& candidates, size_t first,
                    size_t end, std::vector<double>& out, Progress& progress) {
   std::vector<TokenIds> texts;
-  std::vector<std::vector<Position>> positions;  // of the choice's tokens alone
+  std::vector<std::vector<decoder::Position>> positions;  // of the choice's tokens alone
   for (size_t i = first; i < end; ++i) {
     const Candidate& candidate = candidates[i];
     texts.push_back(candidate.ids);
-    std::vector<Position>& rows = positions.emplace_back();
+    std::vector<decoder::Position>& rows = positions.emplace_back();
     for (size_t t = candidate.first; t < candidate.ids.size(); ++t)
       rows.emplace_back(candidate.ids[t]);
   }
   const auto visit = [&](const LogitPiece& piece) {
     const auto columns = static_cast<size_t>(piece.columns);
     const size_t before = candidates[first + piece.window].first - 1;
-    std::vector<Position>& rows = positions[piece.window];
+    std::vector<decoder::Position>& rows = positions[piece.window];
     for (size_t i = 0; i < rows.size(); ++i) {
       rows[i].Add(piece.first_column, piece.values.subspan((before + i) * columns, columns), {});
       if (!rows[i].finite()) return NotFinite("choice", first + piece.window, before + i);
@@ -179,9 +180,9 @@ Status Likelihoods(LogitSource& source, const std::vector<Candidate>& candidates
     return OkStatus();
   };
   HEXPORT_RETURN_IF_ERROR(source.Run(texts, visit, progress));
-  for (const std::vector<Position>& rows : positions) {
+  for (const std::vector<decoder::Position>& rows : positions) {
     double sum = 0;
-    for (const Position& position : rows) sum -= position.Loss();
+    for (const decoder::Position& position : rows) sum -= position.Loss();
     out.push_back(sum);
   }
   return OkStatus();

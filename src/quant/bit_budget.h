@@ -13,8 +13,10 @@
 
 namespace hexport::quant {
 
-// What one linear alone, rounded to nearest in its planned format, does to the residual stream that
-// leaves its layer: the mean over tokens of |h' - h|^2 / |h|^2, on the float model's own inputs.
+// What one linear, rounded to nearest in its planned format, does to the model's predictions:
+// KL(float || the model with all of its layer so rounded), in nats a token, of which it gets the
+// share that it alone has in what its layer's linears each do to the residual stream (mean over
+// tokens of |h' - h|^2 / |h|^2, on the float model's own inputs). Later layers are float.
 struct Sensitivity {
   std::string name;
   double damage = 0.0;
@@ -22,8 +24,9 @@ struct Sensitivity {
 };
 
 // Measures every linear of the layers that is not int8 already, on at most `kSensitivitySamples` of
-// the samples. `work`: for states that do not fit in memory. Errors: those of reading and running.
-inline constexpr size_t kSensitivitySamples = 4;
+// the samples, and the predictions at about `kSensitivityTokens` places of them. `work`: for states
+// that do not fit in memory. Errors: those of reading and running.
+inline constexpr size_t kSensitivitySamples = 4, kSensitivityTokens = 256;
 Result<std::vector<Sensitivity>> MeasureSensitivity(
     const Checkpoint& checkpoint, const decoder::DecoderGraph& graph, const QuantConfig& config,
     const std::vector<TokenIds>& samples, const std::filesystem::path& work, Progress& progress);

@@ -1,4 +1,4 @@
-#include "evaluate/metrics.h"
+#include "decoder/logit_metrics.h"
 
 #include <gtest/gtest.h>
 
@@ -6,7 +6,7 @@
 #include <limits>
 #include <vector>
 
-namespace hexport::evaluate {
+namespace hexport::decoder {
 namespace {
 
 // Reference and engine logits of three positions over five tokens, and the tokens that follow.
@@ -105,4 +105,4 @@ TEST(OnlineSoftmax, TakesTheLowestOfEqualBestTokens) {
 }
 
 }  // namespace
-}  // namespace hexport::evaluate
+}  // namespace hexport::decoder

@@ -1,10 +1,10 @@
-#include "evaluate/metrics.h"
+#include "decoder/logit_metrics.h"
 
 #include <algorithm>
 #include <cmath>
 #include <limits>
 
-namespace hexport::evaluate {
+namespace hexport::decoder {
 namespace {
 
 double Mean(double sum, int64_t count) { return count == 0 ? 0 : sum / static_cast<double>(count); }
@@ -92,4 +92,4 @@ double TextMetrics::Divergence() const { return Mean(divergence_, compared_); }
 double TextMetrics::Top1() const { return Mean(static_cast<double>(same_), compared_); }
 double TextMetrics::Cosine() const { return Mean(cosine_, compared_); }
 
-}  // namespace hexport::evaluate
+}  // namespace hexport::decoder

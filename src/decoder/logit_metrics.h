@@ -5,7 +5,7 @@
 #include <cstdint>
 #include <span>
 
-namespace hexport::evaluate {
+namespace hexport::decoder {
 
 // The logits of one position, seen piece by piece over the vocabulary; sums in float64.
 class OnlineSoftmax {
@@ -65,4 +65,4 @@ class TextMetrics {
   double loss_ = 0, reference_loss_ = 0, divergence_ = 0, cosine_ = 0;
 };
 
-}  // namespace hexport::evaluate
+}  // namespace hexport::decoder
