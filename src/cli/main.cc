@@ -1,4 +1,6 @@
 // hexport: a fine-tuned LLM onto a Snapdragon phone's Hexagon NPU.
+#include <malloc.h>
+
 #include <csignal>
 #include <cstring>
 #include <exception>
@@ -51,10 +53,22 @@ int Run(int argc, char** argv) {
 
 }  // namespace
 
+namespace {
+
+// Activations of some MiB are allocated and freed for every sample. glibc would ask the kernel for
+// each anew, and zeroing those pages took a third of calibration's time.
+void KeepFreedMemory() {
+  mallopt(M_MMAP_THRESHOLD, 32 << 20);
+  mallopt(M_TRIM_THRESHOLD, 512 << 20);
+}
+
+}  // namespace
+
 int main(int argc, char** argv) {
   // A closed pipe and a file size limit are errors of the write, not our end.
   std::signal(SIGPIPE, SIG_IGN);
   std::signal(SIGXFSZ, SIG_IGN);
+  KeepFreedMemory();
   if (argc == 2 && hexport::compile::kWorkerCommand == argv[1])
     return hexport::compile::WorkerMain();
   try {

@@ -54,6 +54,9 @@ struct SessionOptions {
   bool exact_qdq = false;
   bool prepack = true;  // false saves a copy of the weights
   bool memory_arena = false;
+  // Threads that wait for work spin: the next operator starts sooner. false where our own threads
+  // compute between the operators (session.intra_op.allow_spinning).
+  bool spin = true;
   std::map<std::string, std::string> config_entries;  // "ep.context_enable": "1", ...
   // "soc_model": "57", ...; backend_path is filled in.
   std::map<std::string, std::string> qnn_options;

@@ -15,6 +15,7 @@ std::map<std::string, std::string> ConfigEntries(const SessionOptions& options) 
     entries["session.disable_double_qdq_remover"] = "1";  // Q-DQ-Q-DQ rounds twice: keep both
   }
   if (!options.prepack) entries["session.disable_prepacking"] = "1";
+  if (!options.spin) entries["session.intra_op.allow_spinning"] = "0";
   // Weights outside the arena: it never gives back what it rounds up.
   if (options.memory_arena) entries["session.use_device_allocator_for_initializers"] = "1";
   for (const auto& [key, value] : options.config_entries) entries[key] = value;

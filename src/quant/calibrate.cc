@@ -26,6 +26,7 @@ Result<Calibration> Calibrate(const Checkpoint& checkpoint, const std::vector<To
   walk.every_activation = true;
   walk.context_length = options.context_length;
   walk.stage = "calibrate";
+  walk.concurrent = true;
   HEXPORT_RETURN_IF_ERROR(WalkDecoder(
       checkpoint, samples, walk,
       [&recorder](const ActivationView& view) { return recorder.Visit(view); }, progress));

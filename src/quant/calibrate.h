@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <map>
+#include <mutex>
 #include <string>
 #include <vector>
 
@@ -58,7 +59,8 @@ class RangeRecorder {
   // `samples`: how many will be visited; `tokens`: of all of them together, for warnings.
   RangeRecorder(const CalibrateOptions& options, int64_t samples, int64_t tokens);
   ~RangeRecorder();
-  // kDataLoss naming the activation and place of a NaN or Inf.
+  // Thread-safe for different activations. kDataLoss naming the activation and place of a NaN or
+  // Inf.
   Status Visit(const ActivationView& view);
   // Ranges for `whole`, the graph of the whole decoder. Values that are moved or copied take those
   // of their inputs.
@@ -67,6 +69,7 @@ class RangeRecorder {
  private:
   const CalibrateOptions options_;
   const int64_t samples_, tokens_;
+  std::mutex mutex_;  // of the map, not of what it holds
   std::map<std::string, Observer> observers_;
 };
 

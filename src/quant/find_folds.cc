@@ -222,8 +222,10 @@ class FoldFinder {
   static void AddLargest(std::span<const float> values, size_t columns,
                          std::vector<float>& largest) {
     largest.resize(columns, 0.0f);
-    for (size_t i = 0; i < values.size(); ++i)
-      largest[i % columns] = std::max(largest[i % columns], std::abs(values[i]));
+    for (size_t first = 0; first < values.size(); first += columns) {
+      for (size_t c = 0; c < columns; ++c)
+        largest[c] = std::max(largest[c], std::abs(values[first + c]));
+    }
   }
 
   void Add(std::span<const float> values, int64_t channels, FoldInput& input) const {
@@ -231,9 +233,9 @@ class FoldFinder {
     input.channels = channels;
     AddLargest(values, columns, input.largest);
     input.magnitude_sum.resize(columns, 0.0);
-    for (size_t i = 0; i < values.size(); ++i)
-      input.magnitude_sum[i % columns] += static_cast<double>(std::abs(values[i]));
     for (size_t first = 0; first < values.size(); first += columns) {
+      for (size_t c = 0; c < columns; ++c)
+        input.magnitude_sum[c] += static_cast<double>(std::abs(values[first + c]));
       if (input.tokens++ % stride_ != 0) continue;
       const auto row = values.subspan(first, columns);
       input.rows.insert(input.rows.end(), row.begin(), row.end());

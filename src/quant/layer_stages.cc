@@ -196,6 +196,7 @@ Status LayerStages::OpenStage() {
   HEXPORT_ASSIGN_OR_RETURN(const std::string bytes, graph::SerializeOnnx(stage.graph));
   ort::SessionOptions options;
   options.prepack = false;
+  options.spin = false;
   HEXPORT_ASSIGN_OR_RETURN(session_, ort::Session::CreateFromBytes(bytes, options));
   return OkStatus();
 }

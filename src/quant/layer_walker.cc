@@ -3,6 +3,8 @@
 #include <memory>
 #include <utility>
 
+#include "quant/linear_algebra.h"
+
 namespace hexport::quant {
 namespace {
 
@@ -48,8 +50,19 @@ class Walk {
 
   Result<PartResult> RunSample(PartRunner& part, size_t sample) {
     HEXPORT_ASSIGN_OR_RETURN(PartResult result, part.Run(sample, hidden_[sample]));
-    for (const ActivationView& view : result.activations) HEXPORT_RETURN_IF_ERROR(visit_(view));
+    HEXPORT_RETURN_IF_ERROR(VisitAll(result.activations));
     return result;
+  }
+
+  Status VisitAll(const std::vector<ActivationView>& views) {
+    if (!options_.concurrent) {
+      for (const ActivationView& view : views) HEXPORT_RETURN_IF_ERROR(visit_(view));
+      return OkStatus();
+    }
+    std::vector<Status> statuses(views.size());
+    ParallelTasks(views.size(), [&](size_t i) { statuses[i] = visit_(views[i]); });
+    for (Status& status : statuses) HEXPORT_RETURN_IF_ERROR(std::move(status));
+    return OkStatus();
   }
 
   Status RunLayer(int64_t layer) {

@@ -18,6 +18,8 @@ namespace hexport::quant {
 struct WalkOptions : PartOptions {
   bool head = true;        // false: neither the last norm nor "logits" is computed
   std::string_view stage;  // for progress
+  // The visitor may be called on several threads at once, for different activations of one sample.
+  bool concurrent = false;
 };
 
 using ActivationVisitor = std::function<Status(const ActivationView&)>;

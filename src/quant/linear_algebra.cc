@@ -155,6 +155,8 @@ void Multiply(std::span<const float> a, std::span<const float> b, size_t m, size
   });
 }
 
+void ParallelTasks(size_t count, const std::function<void(size_t)>& task) { RunTasks(count, task); }
+
 Result<std::vector<float>> InverseFactor(std::span<const float> h, size_t n, double ridge) {
   if (n <= kLargestInDouble) return InverseFactorIn<double>(h, n, ridge);
   return InverseFactorIn<float>(h, n, ridge);

@@ -33,6 +33,9 @@ Result<std::vector<float>> InverseFactor(std::span<const float> h, size_t n, dou
 Result<std::vector<float>> SolveRidge(std::span<const float> h, size_t n, double ridge,
                                       std::span<const float> b, size_t m);
 
+// Calls task(0) .. task(count - 1), each on whichever core is free.
+void ParallelTasks(size_t count, const std::function<void(size_t)>& task);
+
 // Calls body(first, last) for parts of [0, count), one a core.
 void ParallelFor(size_t count, const std::function<void(size_t first, size_t last)>& body);
 

@@ -59,6 +59,7 @@ Result<std::unique_ptr<ort::Session>> OpenSession(const Graph& graph, bool quant
   HEXPORT_ASSIGN_OR_RETURN(std::string bytes, graph::SerializeOnnx(graph));
   ort::SessionOptions options;
   options.prepack = false;
+  options.spin = false;
   options.exact_qdq = quantized;
   return ort::Session::CreateFromBytes(bytes, options);
 }

@@ -125,7 +125,12 @@ RangeRecorder::~RangeRecorder() = default;
 Status RangeRecorder::Visit(const ActivationView& view) {
   HEXPORT_RETURN_IF_ERROR(CheckFinite(view));
   const bool first_half = static_cast<int64_t>(view.sample) < samples_ / 2;
-  observers_[view.name].Add(view, first_half, NeedsHistogram(options_));
+  Observer* observer = nullptr;
+  {
+    const std::lock_guard lock(mutex_);
+    observer = &observers_[view.name];
+  }
+  observer->Add(view, first_half, NeedsHistogram(options_));
   return OkStatus();
 }
 

@@ -4,6 +4,9 @@
 #include <array>
 #include <cmath>
 
+#include "quant/linear_algebra.h"
+#include "quant/round_to_even.h"
+
 namespace hexport::quant {
 namespace {
 
@@ -36,54 +39,90 @@ Status CheckArguments(std::span<const float> weights, int64_t in_features, int64
 }
 
 int8_t Code(float value, float scale, float top) {
-  return static_cast<int8_t>(std::clamp(std::nearbyint(value / scale), -top - 1.0f, top));
+  return static_cast<int8_t>(RoundToEven(std::min(std::max(value / scale, -top - 1.0f), top)));
 }
 
 void QuantizePerChannel(std::span<const float> weights, float top, QuantizedWeight& out) {
   const size_t columns = static_cast<size_t>(out.out_features);
   out.channel_scales.assign(columns, 0.0f);
-  for (size_t i = 0; i < weights.size(); ++i) {
-    float& largest = out.channel_scales[i % columns];
-    largest = std::max(largest, std::fabs(weights[i]));
-  }
-  for (float& scale : out.channel_scales) scale = std::max(scale / top, kSmallestScale);
-  for (size_t i = 0; i < weights.size(); ++i) {
-    out.codes[i] = Code(weights[i], out.channel_scales[i % columns], top);
-  }
+  float* scales = out.channel_scales.data();
+  ParallelFor(columns, [&](size_t first, size_t last) {
+    for (size_t row = 0; row < weights.size(); row += columns) {
+      for (size_t n = first; n < last; ++n)
+        scales[n] = std::max(scales[n], std::fabs(weights[row + n]));
+    }
+    for (size_t n = first; n < last; ++n) scales[n] = std::max(scales[n] / top, kSmallestScale);
+    for (size_t row = 0; row < weights.size(); row += columns) {
+      for (size_t n = first; n < last; ++n)
+        out.codes[row + n] = Code(weights[row + n], scales[n], top);
+    }
+  });
 }
 
-// Squared error of one block (elements `stride` apart) at this scale; `importance` [size] weights
-// it, null: evenly.
-double BlockError(const float* block, size_t size, size_t stride, float scale,
-                  const float* importance) {
+// Squared error of one block at this scale; `importance` (as many) weighs it, empty: evenly.
+double BlockError(std::span<const float> block, float scale, std::span<const float> importance) {
   double error = 0.0;
-  for (size_t k = 0; k < size; ++k) {
-    const float value = block[k * stride];
+  for (size_t k = 0; k < block.size(); ++k) {
     const double difference =
-        static_cast<double>(value - scale * static_cast<float>(Code(value, scale, kInt4Top)));
-    error += difference * difference *
-             (importance == nullptr ? 1.0 : static_cast<double>(importance[k]));
+        static_cast<double>(block[k] - scale * static_cast<float>(Code(block[k], scale, kInt4Top)));
+    error +=
+        difference * difference * (importance.empty() ? 1.0 : static_cast<double>(importance[k]));
   }
   return error;
 }
 
 // The rounded integer scale or one near it, whichever restores the block best: clipping a block's
 // few largest weights often costs less than coarser steps for the rest, and sometimes more.
-uint8_t BestInteger(const float* block, size_t size, size_t stride, float channel, uint8_t rounded,
-                    const float* importance) {
+uint8_t BestInteger(std::span<const float> block, float channel, uint8_t rounded,
+                    std::span<const float> importance) {
   uint8_t best = rounded;
-  double least = BlockError(block, size, stride, channel * static_cast<float>(rounded), importance);
+  double least = BlockError(block, channel * static_cast<float>(rounded), importance);
   for (const int step : {-4, -3, -2, -1, 1}) {
     const int candidate = rounded + step;
     if (candidate < 1 || candidate > 16) continue;
-    const double error =
-        BlockError(block, size, stride, channel * static_cast<float>(candidate), importance);
+    const double error = BlockError(block, channel * static_cast<float>(candidate), importance);
     if (error < least) {
       least = error;
       best = static_cast<uint8_t>(candidate);
     }
   }
   return best;
+}
+
+// Channel scales and rounded integers of columns [first, last).
+void SplitColumns(std::span<const float> weights, size_t first, size_t last, QuantizedWeight& out) {
+  const size_t columns = static_cast<size_t>(out.out_features), width = last - first;
+  const size_t size = static_cast<size_t>(out.block_size);
+  const size_t blocks = static_cast<size_t>(out.in_features) / size;
+  std::vector<float> largest(blocks * width, 0.0f), scales(blocks);
+  for (size_t k = 0; k < blocks * size; ++k) {
+    const float* row = weights.data() + k * columns + first;
+    float* most = largest.data() + k / size * width;
+    for (size_t n = 0; n < width; ++n) most[n] = std::max(most[n], std::fabs(row[n]));
+  }
+  for (size_t n = 0; n < width; ++n) {
+    for (size_t b = 0; b < blocks; ++b) scales[b] = largest[b * width + n] / kInt4Top;
+    const BlockScales split = SplitBlockScales(scales);
+    out.channel_scales[first + n] = split.channel;
+    for (size_t b = 0; b < blocks; ++b)
+      out.block_scales[b * columns + first + n] = split.integers[b];
+  }
+}
+
+// Integers and codes of one block in columns [first, last), whose rows stay in the cache.
+void QuantizeBlock(std::span<const float> weights, std::span<const float> importance, size_t block,
+                   size_t first, size_t last, QuantizedWeight& out) {
+  const size_t columns = static_cast<size_t>(out.out_features);
+  const size_t size = static_cast<size_t>(out.block_size);
+  std::vector<float> values(size);
+  for (size_t n = first; n < last; ++n) {
+    for (size_t k = 0; k < size; ++k) values[k] = weights[(block * size + k) * columns + n];
+    uint8_t& integer = out.block_scales[block * columns + n];
+    integer = BestInteger(values, out.channel_scales[n], integer, importance);
+    const float scale = out.channel_scales[n] * static_cast<float>(integer);
+    for (size_t k = 0; k < size; ++k)
+      out.codes[(block * size + k) * columns + n] = Code(values[k], scale, kInt4Top);
+  }
 }
 
 void QuantizeBlocks(std::span<const float> weights, std::span<const float> importance,
@@ -93,28 +132,13 @@ void QuantizeBlocks(std::span<const float> weights, std::span<const float> impor
   const size_t blocks = static_cast<size_t>(out.in_features) / size;
   out.channel_scales.resize(columns);
   out.block_scales.resize(blocks * columns);
-  std::vector<float> scales(blocks);
-  for (size_t n = 0; n < columns; ++n) {
+  ParallelFor(columns, [&](size_t first, size_t last) {
+    SplitColumns(weights, first, last, out);
     for (size_t b = 0; b < blocks; ++b) {
-      const float* block = weights.data() + b * size * columns + n;
-      float largest = 0.0f;
-      for (size_t k = 0; k < size; ++k) largest = std::max(largest, std::fabs(block[k * columns]));
-      scales[b] = largest / kInt4Top;
+      QuantizeBlock(weights, importance.empty() ? importance : importance.subspan(b * size, size),
+                    b, first, last, out);
     }
-    const BlockScales split = SplitBlockScales(scales);
-    out.channel_scales[n] = split.channel;
-    for (size_t b = 0; b < blocks; ++b) {
-      const size_t first = b * size * columns + n;
-      const uint8_t integer =
-          BestInteger(weights.data() + first, size, columns, split.channel, split.integers[b],
-                      importance.empty() ? nullptr : importance.data() + b * size);
-      out.block_scales[b * columns + n] = integer;
-      const float scale = split.channel * static_cast<float>(integer);
-      for (size_t k = 0; k < size; ++k) {
-        out.codes[first + k * columns] = Code(weights[first + k * columns], scale, kInt4Top);
-      }
-    }
-  }
+  });
 }
 
 constexpr std::array<std::pair<std::string_view, WeightFormat>, 3> kFormats = {
