@@ -39,9 +39,9 @@ class QuantizeCliTest(unittest.TestCase):
     def tearDownClass(cls):
         shutil.rmtree(cls.folder, ignore_errors=True)
 
-    def quantize(self, name, *options):
+    def quantize(self, name, *options, model=None):
         out = self.folder / name
-        result = run("quantize", "--model", self.model, "--calibration", self.calibration, "--out", out, "--json",
+        result = run("quantize", "--model", model or self.model, "--calibration", self.calibration, "--out", out, "--json",
                      "--quiet", *options)
         self.assertEqual(result.returncode, 0, result.stderr + result.stdout)
         return out, json.loads(result.stdout)
@@ -64,9 +64,9 @@ class QuantizeCliTest(unittest.TestCase):
         self.assertEqual(result.returncode, 0, result.stderr + result.stdout)
         return json.loads(result.stdout)
 
-    def refused(self, code, words, *options):
+    def refused(self, code, words, *options, model=None):
         out = self.folder / "refused"
-        result = run("quantize", "--model", self.model, "--out", out, *options)
+        result = run("quantize", "--model", model or self.model, "--out", out, *options)
         self.assertEqual(result.returncode, code, result.stderr + result.stdout)
         self.assertIn(words, result.stderr)
         self.assertFalse(out.exists())
@@ -88,6 +88,35 @@ class QuantizeCliTest(unittest.TestCase):
         self.assertGreater(qdq["kl_vs_float"], 0)
         self.assertLess(qdq["kl_vs_float"], 1e-2)
         self.assertEqual(floats["perplexity"], cpu["perplexity_float"])
+
+    def packed(self, name):
+        """One of tests/data/packed, with a tokenizer."""
+        folder = self.folder / f"packed-{name}"
+        if not folder.exists():
+            copy_with_text(TINY.parent.parent / "packed" / name, folder)
+        return folder
+
+    def test_import_takes_codes_over(self):
+        for name, bits in (("gptq_lpbq", 4), ("gptq_int4", 4), ("gptq_int8", 8)):
+            out, report = self.quantize(f"imported-{name}", "--method", "import", model=self.packed(name))
+            self.assertEqual(report["import"], {"held": 14, "rounded": 0, "requantized": 0})
+            self.assertEqual([stage["name"] for stage in report["stages"]], ["import", "weights", "ranges"])
+            self.assertFalse([warning for warning in report["warnings"] if "anew" in warning])
+            self.assertGreaterEqual(report["bits_per_weight"], bits)
+            self.assertLess(report["bits_per_weight"], bits + 1.6)
+            self.assertGreater(self.evaluate(out, "cpu")["cosine_vs_float"], .9999)  # lm_head is int8
+
+    def test_import_quantizes_anew_what_the_npu_cannot_hold(self):
+        out, report = self.quantize("imported-awq", "--method", "import", "--weights", "lpbq", "--block", "16",
+                                    model=self.packed("awq"))
+        self.assertEqual(report["import"], {"held": 0, "rounded": 0, "requantized": 14})
+        losses = json.loads((out / "quant.json").read_text())["linears"]
+        self.assertEqual({linear["method"] for linear in losses}, {"gptq"})
+        self.assertIn("zero points", " ".join(report["warnings"]))
+        self.assertGreater(self.evaluate(out, "cpu")["cosine_vs_float"], .93)
+        self.refused(2, "layers.0.self_attn.q_proj as F32", "--method", "import")
+        self.refused(2, "--auto", "--method", "import", "--weights", "lpbq", "--auto", "6",
+                     model=self.packed("gptq_int4"))
 
     def test_auto_spends_at_most_the_budget(self):
         plain, small = self.quantize("int4", "--weights", "lpbq", "--block", "16")

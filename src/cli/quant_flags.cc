@@ -14,8 +14,9 @@ void AddQuantFlags(CLI::App& command, QuantFlags& flags) {
   command.add_option(
       "--method", flags.method,
       "gptq (errors made up for, from the calibration data; default), seqmse (scales "
-      "searched on it), awq or smoothquant (channels scaled, then rounded) or rtn (round to "
-      "nearest; fastest)");
+      "searched on it), awq or smoothquant (channels scaled, then rounded), rtn (round to "
+      "nearest; fastest) or import (codes of a GPTQ, AWQ or GGUF checkpoint, where the NPU can "
+      "hold them)");
   command.add_option("--block", flags.block,
                      "LPBQ block along input features: 16, 32 (default) or 64");
   command.add_option("--activation-bits", flags.activation_bits, "16 (default) or 8");

@@ -21,6 +21,12 @@ struct QuantizeArguments {
 void PrintSummary(const std::string& out, const compile::QuantizeResult& result) {
   std::printf("%s: %.3f bits a decoder weight, %.0f s\n", out.c_str(),
               quant::BitsPerWeight(result.facts.losses), result.report.seconds);
+  if (result.imported.has_value()) {
+    std::printf(
+        "imported: %ld linears code for code, %ld with rounded scales; %ld quantized anew\n",
+        static_cast<long>(result.imported->held), static_cast<long>(result.imported->rounded),
+        static_cast<long>(result.imported->requantized));
+  }
   std::printf("%-40s %9s %10s\n", "stage", "seconds", "peak MiB");
   for (const auto& stage : result.report.stages)
     std::printf("%-40s %9.1f %10.0f\n", stage.name.c_str(), stage.seconds, stage.peak_rss_mb);
@@ -67,8 +73,15 @@ int RunQuantize(QuantizeArguments& arguments) {
   nlohmann::ordered_json encodings = nullptr;
   if (!arguments.encodings.empty())
     encodings = {{"in", result->encodings_in}, {"used", result->encodings_used}};
+  nlohmann::ordered_json imported = nullptr;
+  if (result->imported.has_value()) {
+    imported = {{"held", result->imported->held},
+                {"rounded", result->imported->rounded},
+                {"requantized", result->imported->requantized}};
+  }
   PrintJson({{"out", arguments.out},
              {"encodings", encodings},
+             {"import", imported},
              {"bits_per_weight", quant::BitsPerWeight(result->facts.losses)},
              {"seconds", result->report.seconds},
              {"peak_rss_mb", peak},
@@ -115,6 +128,7 @@ void AddQuantizeCommand(CLI::App& app, int& exit_code) {
       "--samples 100 --out out/q4\n"
       "  hexport quantize --model ./my-qwen2 --weights lpbq --block 16 --auto 5.25 --calibration "
       "train.jsonl --out out/q5\n"
+      "  hexport quantize --model ./my-gptq-model --method import --out out/mine\n"
       "  hexport quantize --model SmolLM2.gguf --encodings mine.encodings --out out/mine\n"
       "  hexport eval out/q4 --text heldout.txt --engine qdq");
   command->callback([arguments, &exit_code] { exit_code = RunQuantize(*arguments); });

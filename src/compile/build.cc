@@ -15,6 +15,7 @@
 #include "base/sha256.h"
 #include "compile/build_stages.h"
 #include "compile/checkpoint_hash.h"
+#include "compile/import_stage.h"
 #include "decoder/decoder.h"
 #include "ort/session.h"
 #include "quant/calibrate.h"
@@ -334,10 +335,23 @@ std::string HexportVersion() { return "0.1.0"; }
 
 namespace {
 
+// Turns method import into what it means for each linear of the model.
+Status SettleImport(BuildOptions& options, BuildReport& report, Progress& progress) {
+  HEXPORT_ASSIGN_OR_RETURN(const std::unique_ptr<Checkpoint> source,
+                           Checkpoint::Open(options.model));
+  HEXPORT_ASSIGN_OR_RETURN(const quant::ImportPlan plan,
+                           PlanImportStage(*source, options.config, report, progress));
+  for (const std::string& warning : plan.warnings) progress.Note("warning: " + warning);
+  options.config = plan.config;
+  options.rotate_residual = false;  // it would change the codes
+  return OkStatus();
+}
+
 // `quantized`: what `hexport quantize` made of options.model; or empty.
-Result<BuildResult> BuildFrom(const BuildOptions& options, const StageReport* merged,
+Result<BuildResult> BuildFrom(const BuildOptions& given, const StageReport* merged,
                               const fs::path& quantized, Progress& progress) {
   const auto start = std::chrono::steady_clock::now();
+  BuildOptions options = given;
   BuildContext context{options, progress};
   context.quantized = quantized;
   if (!quantized.empty()) {
@@ -345,6 +359,8 @@ Result<BuildResult> BuildFrom(const BuildOptions& options, const StageReport* me
   }
   context.report.hexport_version = HexportVersion();
   if (merged != nullptr) context.report.stages.push_back(*merged);
+  if (quantized.empty() && quant::UsesImport(options.config))
+    HEXPORT_RETURN_IF_ERROR(SettleImport(options, context.report, progress));
   StageTimer timer("checkpoint");
   progress.Update("checkpoint", 0, 0);
   HEXPORT_RETURN_IF_ERROR(Prepare(context));

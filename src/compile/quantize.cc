@@ -12,6 +12,7 @@
 #include "compile/build_stages.h"
 #include "compile/calibration_data.h"
 #include "compile/checkpoint_hash.h"
+#include "compile/import_stage.h"
 #include "decoder/decoder.h"
 #include "ort/session.h"
 #include "quant/bit_budget.h"
@@ -33,6 +34,8 @@ Status CheckOptions(const QuantizeOptions& options) {
     return InvalidArgument("--sample-tokens: expected 1 or more, got " +
                            std::to_string(options.sample_tokens));
   }
+  if (options.auto_bits != 0.0 && quant::UsesImport(options.config))
+    return InvalidArgument("--auto: the checkpoint's codes decide that; leave one out");
   std::error_code error;
   if (fs::exists(options.out, error) && !options.force) {
     return FailedPrecondition(options.out.string() +
@@ -182,7 +185,8 @@ Status RunStages(const QuantizeOptions& options, const Checkpoint& base, const f
 
 }  // namespace
 
-Result<QuantizeResult> QuantizeCheckpoint(const QuantizeOptions& options, Progress& progress) {
+Result<QuantizeResult> QuantizeCheckpoint(const QuantizeOptions& given, Progress& progress) {
+  QuantizeOptions options = given;
   const auto start = std::chrono::steady_clock::now();
   HEXPORT_RETURN_IF_ERROR(CheckOptions(options));
   HEXPORT_ASSIGN_OR_RETURN(const std::unique_ptr<Checkpoint> source,
@@ -193,7 +197,16 @@ Result<QuantizeResult> QuantizeCheckpoint(const QuantizeOptions& options, Progre
       LoadCalibration(options.calibration, text, options.samples, options.sample_tokens));
   QuantizeResult result;
   quant::QuantizedFacts& facts = result.facts;
-  facts.hexport_version = result.report.hexport_version = HexportVersion();
+  result.report.hexport_version = HexportVersion();
+  if (quant::UsesImport(options.config)) {
+    HEXPORT_ASSIGN_OR_RETURN(const quant::ImportPlan plan,
+                             PlanImportStage(*source, options.config, result.report, progress));
+    options.config = plan.config;
+    options.rotate_residual = false;  // it would change the codes
+    result.imported = plan.counts;
+    result.warnings = plan.warnings;
+  }
+  facts.hexport_version = HexportVersion();
   std::error_code error;
   facts.source_path = fs::absolute(options.model, error).string();
   HEXPORT_ASSIGN_OR_RETURN(facts.source_sha256, HashCheckpoint(*source));

@@ -3,12 +3,14 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "base/progress.h"
 #include "base/status.h"
 #include "compile/report.h"
+#include "quant/import_codes.h"
 #include "quant/quant_config.h"
 #include "quant/quantized_model.h"
 
@@ -37,9 +39,12 @@ struct QuantizeResult {
   std::vector<std::string> warnings;
   // Of the encodings file, where there is one: its encodings, and those in effect.
   int64_t encodings_in = 0, encodings_used = 0;
+  // Of method import, where linears have it.
+  std::optional<quant::ImportCounts> imported;
 };
 
-// Stages: channels (where the config asks for folds), weights, ranges; or encodings alone. Finished
+// Stages: import (of that method), channels (where the config asks for folds), weights, ranges; or
+// encodings alone. Finished
 // layers stay in "<parent of out>/.<name>.hexport-work" until the folder stands, so that an
 // interrupted run goes on where it was. Errors: those of reading, of calibration data and of
 // writing; kFailedPrecondition when `out` exists and !force; ImportEncodings' and WriteOnGrids'.

@@ -26,12 +26,13 @@ std::string_view WordOf(T value, const std::array<std::pair<T, std::string_view>
   return found == words.end() ? "" : found->second;
 }
 
-constexpr std::array<std::pair<Method, std::string_view>, 5> kMethods = {
+constexpr std::array<std::pair<Method, std::string_view>, 6> kMethods = {
     {{Method::kRtn, "rtn"},
      {Method::kGptq, "gptq"},
      {Method::kAwq, "awq"},
      {Method::kSmoothQuant, "smoothquant"},
-     {Method::kSeqMse, "seqmse"}}};
+     {Method::kSeqMse, "seqmse"},
+     {Method::kImport, "import"}}};
 constexpr std::array<std::pair<RangeMethod, std::string_view>, 5> kRangeMethods = {
     {{RangeMethod::kMinMax, "minmax"},
      {RangeMethod::kMovingAverage, "moving_average"},
@@ -79,7 +80,7 @@ LinearPlan PlanLinear(const QuantConfig& config, const decoder::LinearWeight& li
   LinearPlan plan{config.weights, config.method, false};
   if (linear.lm_head) {
     plan.weights.format = WeightFormat::kInt8;
-    plan.method = Method::kRtn;
+    if (plan.method != Method::kGptq) plan.method = Method::kRtn;
   }
   for (const LinearRule& rule : config.linears) {
     if (!MatchesPattern(rule.pattern, name)) continue;

@@ -25,9 +25,9 @@ namespace hexport::quant {
 
 // How a linear's codes are chosen: round to nearest; GPTQ (arXiv:2210.17323); AWQ
 // (arXiv:2306.00978); SmoothQuant (arXiv:2211.10438); SeqMSE, scales searched for the least error
-// of a linear's output.
-enum class Method { kRtn, kGptq, kAwq, kSmoothQuant, kSeqMse };
-// "rtn", "gptq", "awq", "smoothquant", "seqmse". kInvalidArgument listing them.
+// of a linear's output; import, the codes of a quantized checkpoint (quant/import_codes.h).
+enum class Method { kRtn, kGptq, kAwq, kSmoothQuant, kSeqMse, kImport };
+// "rtn", "gptq", "awq", "smoothquant", "seqmse", "import". kInvalidArgument listing them.
 Result<Method> ParseMethod(std::string_view text);
 std::string_view MethodName(Method method);
 
@@ -89,8 +89,8 @@ struct LinearPlan {
   Method method = Method::kRtn;
   bool block_does_not_divide = false;  // LPBQ was asked for; int8 it is
 };
-// Format, block and method of one linear after all rules. lm_head is int8, rounded to nearest,
-// unless a rule says otherwise.
+// Format, block and method of one linear after all rules. Unless a rule says otherwise lm_head is
+// int8, by GPTQ where that is the config's method and else rounded to nearest.
 LinearPlan PlanLinear(const QuantConfig& config, const decoder::LinearWeight& linear);
 
 struct ActivationPlan {

@@ -17,6 +17,8 @@ namespace {
 using checkpoint::Excerpt;
 using nlohmann::json;
 
+const std::vector<std::string> kMethodNames = {"rtn",         "gptq",   "awq",
+                                               "smoothquant", "seqmse", "import"};
 constexpr size_t kMostRules = 10000, kLongestPattern = 200;
 
 std::string Quoted(const std::string& text) { return Excerpt(json(text)); }
@@ -37,7 +39,7 @@ class Fields {
   }
   template <typename T, typename Out>
   void Word(const char* key, Result<T> (*parse)(std::string_view),
-            std::initializer_list<const char*> words, Out& out) {
+            const std::vector<std::string>& candidates, Out& out) {
     const json* value = Find(key);
     if (value == nullptr) return;
     if (value->is_string()) {
@@ -46,7 +48,6 @@ class Fields {
         return;
       }
     }
-    std::vector<std::string> candidates(words.begin(), words.end());
     std::string list;
     for (const std::string& word : candidates) list += (list.empty() ? "" : ", ") + word;
     const std::string near =
@@ -147,7 +148,7 @@ void ReadLinearRule(Fields& fields, LinearRule& rule) {
   fields.Pattern("pattern", rule.pattern);
   fields.Word("weights", ParseWeightFormat, {"int8", "int4", "lpbq"}, rule.weights);
   fields.OneOf("block_size", {16, 32, 64}, rule.block_size);
-  fields.Word("method", ParseMethod, {"rtn", "gptq", "awq", "smoothquant", "seqmse"}, rule.method);
+  fields.Word("method", ParseMethod, kMethodNames, rule.method);
   fields.RefuseOthers();
   if (rule.block_size.has_value() &&
       rule.weights.value_or(WeightFormat::kLpbq) != WeightFormat::kLpbq)
@@ -166,8 +167,7 @@ void ReadActivationRule(Fields& fields, ActivationRule& rule) {
 }
 
 void ReadConfig(Fields& fields, QuantConfig& config) {
-  fields.Word("method", ParseMethod, {"rtn", "gptq", "awq", "smoothquant", "seqmse"},
-              config.method);
+  fields.Word("method", ParseMethod, kMethodNames, config.method);
   fields.Word("weights", ParseWeightFormat, {"int8", "int4", "lpbq"}, config.weights.format);
   fields.OneOf("block_size", {16, 32, 64}, config.weights.block_size);
   fields.OneOf("activation_bits", {8, 16}, config.activation_bits);

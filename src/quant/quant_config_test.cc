@@ -82,7 +82,7 @@ INSTANTIATE_TEST_SUITE_P(
               "\"method\"?"},
         Fault{R"({"method": "gtpq"})",
               "method: expected one of rtn, gptq, awq, smoothquant, "
-              "seqmse, got \"gtpq\"; did you mean \"gptq\"?"},
+              "seqmse, import, got \"gtpq\"; did you mean \"gptq\"?"},
         Fault{R"({"weights": 4})", "weights: expected one of int8, int4, lpbq, got 4"},
         Fault{R"({"block_size": 24})", "block_size: expected one of 16, 32, 64, got 24"},
         Fault{R"({"kv_bits": "8"})", "kv_bits: expected one of 8, 16, got \"8\""},
@@ -133,7 +133,11 @@ TEST(QuantConfig, LaterRulesWinAndExclusionWinsOverAll) {
 TEST(QuantConfig, OutputProjectionIsInt8UnlessARuleNamesIt) {
   QuantConfig config = Parsed(R"({"weights": "lpbq"})");
   EXPECT_EQ(PlanLinear(config, Linear("lm_head")).weights.format, WeightFormat::kInt8);
-  EXPECT_EQ(PlanLinear(config, Linear("lm_head")).method, Method::kRtn);
+  EXPECT_EQ(PlanLinear(config, Linear("lm_head")).method, Method::kGptq);
+  for (const Method method : {Method::kRtn, Method::kAwq, Method::kSeqMse, Method::kImport}) {
+    config.method = method;
+    EXPECT_EQ(PlanLinear(config, Linear("lm_head")).method, Method::kRtn);
+  }
   config.linears.push_back({"lm_head", WeightFormat::kLpbq, 16, {}});
   EXPECT_EQ(PlanLinear(config, Linear("lm_head")).weights.format, WeightFormat::kLpbq);
 }

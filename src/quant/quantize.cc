@@ -2,9 +2,12 @@
 
 #include <algorithm>
 #include <cmath>
+#include <future>
 #include <memory>
 #include <utility>
 
+#include "quant/head_inputs.h"
+#include "quant/import_codes.h"
 #include "quant/layer_part.h"
 #include "quant/layer_stages.h"
 #include "quant/layer_walker.h"
@@ -28,6 +31,22 @@ bool AnyUses(const QuantConfig& config, const decoder::DecoderGraph& graph, Meth
                      [&](const decoder::LinearWeight& linear) {
                        return !linear.lm_head && PlanLinear(config, linear).method == method;
                      });
+}
+
+// The next linear, imported or else rounded to nearest.
+Status AppendUnmeasured(const Checkpoint& checkpoint, const decoder::LinearWeight& linear,
+                        const QuantConfig& config, WeightStoreWriter& writer) {
+  if (PlanLinear(config, linear).method != Method::kImport) return writer.AppendRtn(linear);
+  const Result<TakenCodes> taken = TakeLinear(checkpoint, linear);
+  if (!taken.ok()) return taken.status().WithContext(linear.tensor);
+  return writer.Append(taken->weight);
+}
+
+// At least 1e-12.
+double MeanDiagonal(std::span<const float> matrix, size_t n) {
+  double sum = 0.0;
+  for (size_t i = 0; i < n; ++i) sum += static_cast<double>(matrix[i * n + i]);
+  return std::max(sum / static_cast<double>(n), 1e-12);
 }
 
 // What the inputs of one group of linears are like.
@@ -72,7 +91,7 @@ class ModelQuantizer {
     progress_.Update("quantize", layers, layers + 1);
     for (const decoder::LinearWeight& linear : graph_.linears) {
       if (!linear.lm_head) continue;
-      HEXPORT_RETURN_IF_ERROR(writer->AppendRtn(linear));
+      HEXPORT_RETURN_IF_ERROR(AppendHead(linear, *writer).WithContext("output projection"));
     }
     HEXPORT_RETURN_IF_ERROR(writer->Commit());
     progress_.Update("quantize", layers + 1, layers + 1);
@@ -87,6 +106,32 @@ class ModelQuantizer {
                        [&](const decoder::LinearWeight& linear) {
                          return PlanLinear(options_.config, linear).method == Method::kGptq;
                        });
+  }
+
+  // lm_head, with what both streams leave of the samples.
+  Status AppendHead(const decoder::LinearWeight& linear, WeightStoreWriter& writer) {
+    if (PlanLinear(options_.config, linear).method != Method::kGptq)
+      return AppendUnmeasured(checkpoint_, linear, options_.config, writer);
+    HEXPORT_ASSIGN_OR_RETURN(const HeadInputs inputs,
+                             CollectHeadInputs(checkpoint_, states_, float_states_));
+    HEXPORT_ASSIGN_OR_RETURN(const GptqFactors factors,
+                             FactorGptq(inputs.hessian, linear.in_features, options_.gptq));
+    const auto in = static_cast<size_t>(linear.in_features);
+    std::vector<float> change;
+    if (!inputs.cross.empty()) {
+      HEXPORT_ASSIGN_OR_RETURN(
+          change, SolveRidge(inputs.hessian, in,
+                             options_.correction_ridge * MeanDiagonal(inputs.hessian, in),
+                             inputs.cross, in));
+    }
+    return writer.AppendByColumns(linear, [&](std::span<const float> weights, int64_t columns) {
+      std::vector<float> corrected(weights.begin(), weights.end());
+      if (!change.empty()) {
+        Multiply(change, weights, in, in, static_cast<size_t>(columns), 1.0f, 1.0f, corrected);
+      }
+      return QuantizeGptq(corrected, linear.in_features, columns, factors,
+                          writer.OptionsOf(linear));
+    });
   }
 
   Status Embed() {
@@ -232,21 +277,36 @@ class ModelQuantizer {
     }
     const auto share = static_cast<float>(options_.residual_share);
     for (size_t i = 0; i < group.residual.size(); ++i) target[i] += share * group.residual[i];
-    double mean = 0.0;
-    for (size_t i = 0; i < group.in; ++i)
-      mean += static_cast<double>(group.hessian[i * group.in + i]);
-    mean = std::max(mean / static_cast<double>(group.in), 1e-12);
+    const double ridge = options_.correction_ridge * MeanDiagonal(group.hessian, group.in);
     HEXPORT_ASSIGN_OR_RETURN(const std::vector<float> change,
-                             SolveRidge(group.hessian, group.in, options_.correction_ridge * mean,
-                                        target, group.columns));
+                             SolveRidge(group.hessian, group.in, ridge, target, group.columns));
     for (size_t i = 0; i < change.size(); ++i) group.weights[i] += change[i];
     return OkStatus();
+  }
+
+  // The group's linears share their inputs and so the factors of GPTQ, which are found while the
+  // weights are corrected. Both are mostly LAPACK, which uses one core.
+  Result<GptqFactors> CorrectAndFactor(const LayerStages::Group& group,
+                                       GroupStatistics& statistics) const {
+    const bool gptq = std::any_of(
+        group.linears.begin(), group.linears.end(), [&](const decoder::LinearWeight& linear) {
+          return PlanLinear(options_.config, linear).method == Method::kGptq;
+        });
+    if (!gptq) return GptqFactors();
+    std::future<Result<GptqFactors>> factors = std::async(std::launch::async, [&] {
+      return FactorGptq(statistics.hessian, static_cast<int64_t>(statistics.in), options_.gptq);
+    });
+    const Status corrected = Corrects(group) ? Correct(statistics) : OkStatus();
+    Result<GptqFactors> found = factors.get();
+    if (!corrected.ok()) return corrected;
+    if (!found.ok()) return found.status().WithContext(group.linears.front().tensor + ": GPTQ");
+    return found;
   }
 
   Status QuantizeGroup(const LayerStages::Group& group, GroupStatistics& statistics,
                        LayerPart& part) {
     const std::vector<float> own = statistics.weights;
-    if (Corrects(group)) HEXPORT_RETURN_IF_ERROR(Correct(statistics));
+    HEXPORT_ASSIGN_OR_RETURN(const GptqFactors factors, CorrectAndFactor(group, statistics));
     size_t first = 0;
     for (const decoder::LinearWeight& linear : group.linears) {
       const auto width = static_cast<size_t>(linear.out_features);
@@ -258,7 +318,7 @@ class ModelQuantizer {
                     weights.data() + k * width);
       }
       first += width;
-      Result<QuantizedWeight> weight = QuantizeLinear(linear, weights, statistics.hessian);
+      Result<QuantizedWeight> weight = QuantizeLinear(linear, weights, statistics.hessian, factors);
       if (!weight.ok()) return weight.status().WithContext(linear.tensor);
       const double error = RelativeError(weights, *weight, statistics.hessian);
       part.Add(linear.name, {*std::move(weight), error});
@@ -268,7 +328,8 @@ class ModelQuantizer {
 
   Result<QuantizedWeight> QuantizeLinear(const decoder::LinearWeight& linear,
                                          std::span<const float> weights,
-                                         std::span<const float> hessian) const {
+                                         std::span<const float> hessian,
+                                         const GptqFactors& factors) const {
     const LinearPlan plan = PlanLinear(options_.config, linear);
     const WeightOptions& format = plan.weights;
     const int64_t in = linear.in_features, out = linear.out_features;
@@ -280,7 +341,11 @@ class ModelQuantizer {
       case Method::kSeqMse:
         return QuantizeSeqMse(weights, in, out, hessian, format);
       case Method::kGptq:
-        return QuantizeGptq(weights, in, out, hessian, format, options_.gptq);
+        return QuantizeGptq(weights, in, out, factors, format);
+      case Method::kImport: {
+        HEXPORT_ASSIGN_OR_RETURN(TakenCodes taken, TakeLinear(checkpoint_, linear));
+        return std::move(taken.weight);
+      }
     }
     return Internal(linear.name + ": expected a method");
   }
@@ -314,7 +379,9 @@ class ModelQuantizer {
   std::vector<LinearLoss> losses_;
 };
 
-// All rounded to nearest: nothing is run, and losses are not measured.
+bool NeedsNoSamples(Method method) { return method == Method::kRtn || method == Method::kImport; }
+
+// All rounded to nearest or imported: nothing is run, and losses are not measured.
 Result<std::vector<LinearLoss>> RoundAll(const Checkpoint& checkpoint,
                                          const decoder::DecoderGraph& graph,
                                          const QuantConfig& config, const fs::path& path,
@@ -325,7 +392,7 @@ Result<std::vector<LinearLoss>> RoundAll(const Checkpoint& checkpoint,
   int64_t done = 0;
   for (const decoder::LinearWeight& linear : graph.linears) {
     progress.Update("quantize", done++, static_cast<int64_t>(graph.linears.size()));
-    HEXPORT_RETURN_IF_ERROR(writer->AppendRtn(linear));
+    HEXPORT_RETURN_IF_ERROR(AppendUnmeasured(checkpoint, linear, config, *writer));
   }
   HEXPORT_RETURN_IF_ERROR(writer->Commit());
   HEXPORT_ASSIGN_OR_RETURN(const std::unique_ptr<WeightStore> store, WeightStore::Open(path));
@@ -341,7 +408,7 @@ Result<std::vector<LinearLoss>> QuantizeModelWeights(const Checkpoint& checkpoin
                                                      const fs::path& path, Progress& progress) {
   const bool measured = std::any_of(
       graph.linears.begin(), graph.linears.end(), [&](const decoder::LinearWeight& linear) {
-        return !linear.lm_head && PlanLinear(options.config, linear).method != Method::kRtn;
+        return !linear.lm_head && !NeedsNoSamples(PlanLinear(options.config, linear).method);
       });
   if (!measured) return RoundAll(checkpoint, graph, options.config, path, progress);
   HEXPORT_RETURN_IF_ERROR(CheckSamples(samples, checkpoint.config().vocab_size));

@@ -75,16 +75,11 @@ class QuantizeTest : public ::testing::TestWithParam<const char*> {
     const auto reference = FloatLogits(*checkpoint_, held_apart_, NullProgress());
     EXPECT_THAT(reference, IsOk());
     double error = 0.0, energy = 0.0;
+    const RangeMap ranges;
+    const QuantConfig config;
+    const QuantizedParts quantized{ranges, store, config, {.activations = false}};
     WalkOptions walk;
-    walk.amend = [&store](decoder::DecoderGraph& part) -> Status {
-      for (graph::Initializer& initializer : part.graph.initializers) {
-        if (!store.Has(initializer.name)) continue;
-        HEXPORT_ASSIGN_OR_RETURN(const QuantizedWeight weight, store.Read(initializer.name));
-        initializer = graph::MakeConstant<float>(initializer.name, DType::kFloat32,
-                                                 initializer.shape, Dequantize(weight));
-      }
-      return OkStatus();
-    };
+    walk.quantized = &quantized;
     const Status walked = WalkDecoder(
         *checkpoint_, held_apart_, walk,
         [&](const ActivationView& view) {
@@ -186,6 +181,17 @@ TEST_P(QuantizeTest, EachMethodLosesLessThanTheOneBefore) {
     EXPECT_GT(loss.relative_error, 0.0) << loss.name;
     EXPECT_LT(loss.relative_error, 0.2) << loss.name;
   }
+}
+
+TEST_P(QuantizeTest, OutputProjectionLosesLessByGptq) {
+  WeightQuantization options = Options(Method::kGptq, {WeightFormat::kInt8, 32});
+  options.config.linears = {{"lm_head", WeightFormat::kInt4, {}, Method::kRtn}};
+  std::unique_ptr<WeightStore> store;
+  ASSERT_THAT(Quantize(options, store), IsOk());
+  const double rtn = LogitError(*store);
+  options.config.linears.front().method = Method::kGptq;
+  ASSERT_THAT(Quantize(options, store), IsOk());
+  EXPECT_LT(LogitError(*store), 0.9 * rtn);
 }
 
 TEST_P(QuantizeTest, SeqMseLosesLessThanRoundToNearest) {

@@ -108,7 +108,8 @@ Status WriteEmbedding(const Checkpoint& checkpoint, std::optional<Encoding> give
 // piece by piece.
 Result<QuantizedWeight> QuantizeHead(const Checkpoint& checkpoint,
                                      const decoder::LinearWeight& linear,
-                                     const WeightOptions& options) {
+                                     const WeightOptions& options,
+                                     const QuantizeColumns& quantize) {
   QuantizedWeight out;
   out.format = options.format;
   out.block_size = options.format == WeightFormat::kLpbq ? options.block_size : 0;
@@ -136,9 +137,8 @@ Result<QuantizedWeight> QuantizeHead(const Checkpoint& checkpoint,
                 static_cast<float>(static_cast<double>(piece[n * in + k]) * linear.scale);
           }
         }
-        HEXPORT_ASSIGN_OR_RETURN(
-            QuantizedWeight part,
-            QuantizeRtn(transposed, linear.in_features, static_cast<int64_t>(count), options));
+        HEXPORT_ASSIGN_OR_RETURN(const QuantizedWeight part,
+                                 quantize(transposed, static_cast<int64_t>(count)));
         paste(part.codes, count, static_cast<size_t>(first), out.codes);
         paste(part.block_scales, count, static_cast<size_t>(first), out.block_scales);
         out.channel_scales.insert(out.channel_scales.end(), part.channel_scales.begin(),
@@ -212,13 +212,21 @@ Status WeightStoreWriter::Append(const QuantizedWeight& weight) {
 }
 
 Status WeightStoreWriter::AppendRtn(const decoder::LinearWeight& linear) {
-  const auto quantize = [&]() -> Result<QuantizedWeight> {
-    if (linear.lm_head) return QuantizeHead(checkpoint_, linear, OptionsOf(linear));
-    std::vector<float> weights(static_cast<size_t>(linear.in_features * linear.out_features));
-    HEXPORT_RETURN_IF_ERROR(decoder::ReadLinear(checkpoint_, linear, weights));
-    return QuantizeRtn(weights, linear.in_features, linear.out_features, OptionsOf(linear));
+  const auto quantize = [&](std::span<const float> weights, int64_t columns) {
+    return QuantizeRtn(weights, linear.in_features, columns, OptionsOf(linear));
   };
-  const Result<QuantizedWeight> weight = quantize();
+  if (linear.lm_head) return AppendByColumns(linear, quantize);
+  std::vector<float> weights(static_cast<size_t>(linear.in_features * linear.out_features));
+  HEXPORT_RETURN_IF_ERROR(decoder::ReadLinear(checkpoint_, linear, weights));
+  const Result<QuantizedWeight> weight = quantize(weights, linear.out_features);
+  if (!weight.ok()) return weight.status().WithContext(linear.tensor);
+  return Append(*weight);
+}
+
+Status WeightStoreWriter::AppendByColumns(const decoder::LinearWeight& linear,
+                                          const QuantizeColumns& quantize) {
+  const Result<QuantizedWeight> weight =
+      QuantizeHead(checkpoint_, linear, OptionsOf(linear), quantize);
   if (!weight.ok()) return weight.status().WithContext(linear.tensor);
   return Append(*weight);
 }

@@ -6,6 +6,7 @@
 #include <functional>
 #include <memory>
 #include <optional>
+#include <span>
 #include <utility>
 
 #include "base/progress.h"
@@ -17,6 +18,9 @@ namespace hexport::quant {
 
 // Format and block of each linear.
 using LinearOptions = std::function<WeightOptions(const decoder::LinearWeight&)>;
+// Columns of a linear, [in_features, columns] row-major.
+using QuantizeColumns =
+    std::function<Result<QuantizedWeight>(std::span<const float> weights, int64_t columns)>;
 // `options` for every linear, int8 for lm_head.
 LinearOptions UniformOptions(const WeightOptions& options);
 
@@ -37,6 +41,8 @@ class WeightStoreWriter {
   WeightOptions OptionsOf(const decoder::LinearWeight& linear) const;
   // The next linear's codes and scales.
   Status Append(const QuantizedWeight& weight);
+  // The next linear, which is as large as the vocabulary: some thousands of columns at a time.
+  Status AppendByColumns(const decoder::LinearWeight& linear, const QuantizeColumns& quantize);
   // The next linear, rounded to nearest.
   Status AppendRtn(const decoder::LinearWeight& linear);
   Status Commit();
